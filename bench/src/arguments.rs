@@ -1,4 +1,4 @@
-//! Arguments of the programs that measure, and the table that they write.
+//! Command line arguments that all benchmark programs share, and the table that they write.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Writes a table into its document, between two marks, if a document is given.
+    /// Writes the table of results into the document `--readme`, between two marks, if that argument is given.
     ///
     /// # Errors
     /// As [`crate::quote::between`].
@@ -36,10 +36,10 @@ impl Arguments {
     }
 }
 
-/// Reads saved results.
+/// Reads the JSON results that an earlier benchmark has saved.
 ///
 /// # Errors
-/// If the file cannot be read or is not JSON.
+/// The file cannot be read, or is not JSON.
 pub fn saved(path: &Path) -> Result<Value, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;

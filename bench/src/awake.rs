@@ -1,16 +1,16 @@
-//! Keeps the processors from sleeping while servers are measured.
+//! Keeps the processors of the machine from sleeping while servers are measured.
 //!
-//! In a virtual machine the host takes an idle processor back, and it needs longer than a request to return it: the
-//! measurement would be one of the host. Processes of the idle class run only when no other process wants to, and yield
-//! at once. They affect every server equally.
+//! In a virtual machine the host takes an idle processor back, and needs longer than a request to return the processor:
+//! the measurement would be one of the host. Processes of the idle scheduling class run only when no other process
+//! wants to run, and yield at once. They affect every server equally.
 
 use std::process::{Child, Command, Stdio};
 
-/// Processes that fill idle time. They are killed on drop.
+/// Processes that fill the idle time of all processors. They are killed on drop.
 pub struct Awake(Vec<Child>);
 
 impl Awake {
-    /// Starts one process for each processor.
+    /// Starts one such process for each processor.
     pub fn begin() -> Result<Self, String> {
         let mut all = Self(Vec::new());
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {

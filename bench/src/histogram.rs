@@ -1,11 +1,11 @@
-//! Latencies in buckets that are 3 % wide, from a nanosecond to an hour.
+//! A histogram of latencies in buckets that are 3 % wide, from a nanosecond to an hour.
 
 use std::time::Duration;
 
 const STEPS: u64 = 32;
 const BUCKETS: usize = 64 * STEPS as usize;
 
-/// Counts of durations.
+/// A histogram of durations: for each bucket, the number of durations in it.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -27,14 +27,14 @@ fn bucket_of(ns: u64) -> usize {
     ((u64::from(magnitude) + 1) * STEPS + ((ns >> magnitude) - STEPS)) as usize
 }
 
-/// Returns the smallest value of a bucket.
+/// Returns the shortest duration of a bucket, in nanoseconds.
 fn least_of(bucket: usize) -> u64 {
     let (row, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
     if row == 0 { step } else { (STEPS + step) << (row - 1) }
 }
 
 impl Histogram {
-    /// Counts one duration.
+    /// Adds one duration to the histogram.
     pub fn add(&mut self, took: Duration) {
         let ns = took.as_nanos() as u64;
         self.counts[bucket_of(ns).min(BUCKETS - 1)] += 1;
@@ -42,7 +42,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Returns the duration below which a `share` of all durations lie, from 0 to 1.
+    /// Returns the duration below which the part `share` (from 0 to 1) of all durations lies.
     pub fn percentile(&self, share: f64) -> Duration {
         let rank = (self.all as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -55,7 +55,7 @@ impl Histogram {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// Returns the longest duration.
+    /// Returns the longest duration that was added.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }

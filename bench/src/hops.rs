@@ -1,7 +1,9 @@
-//! Measures the cost of a hop in process: nanoseconds and instructions of a table, a hook, an async device.
+//! Benchmark of one device in a graph, within one process: nanoseconds and instructions that a table, a hook or an
+//! async device adds to a read.
 //!
-//! `hops [--json]` measures all rows. `hops GRAPH OPS` sends OPS requests, for a tool that counts instructions; this
-//! program runs that tool itself, if it is installed. `hops crypt` measures a read through crypt, and its cipher alone.
+//! `hops [--json]` measures all rows. `hops GRAPH OPS` only sends OPS requests, so that callgrind can count
+//! instructions; the program itself starts callgrind if it is installed. `hops crypt` measures a read through `crypt`,
+//! and its cipher alone.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::cell::Cell;
@@ -19,7 +21,7 @@ const ROUNDS: usize = 15;
 const OPS: u64 = 300_000;
 const BLOCK: u64 = 4096;
 
-/// A row: the devices that are stacked on a null disk.
+/// A row of the benchmark: a number of devices of one type, stacked on a null disk.
 struct Row {
     name: &'static str,
     hops: u64,
@@ -43,7 +45,8 @@ fn on(top: &str, devices: &str) -> String {
     )
 }
 
-/// Returns the spec of `count` stacked devices. `line` makes the line of a device from its number and its lower.
+/// Returns the spec of `count` devices stacked on a null disk. `line` returns the spec line of a device from its number
+/// and the name of its lower.
 fn stack(count: u32, line: fn(u32, &str) -> String) -> String {
     let mut below = "d".to_owned();
     let mut lines = String::new();
@@ -70,7 +73,7 @@ fn device(n: u32, below: &str) -> String {
     format!("x{n} = {{ kind = \"delay\", on = \"{below}\", time = \"0s\" }}\n")
 }
 
-/// Takes the answer, and keeps the buffer for the next request.
+/// Receives the reply to a read, and keeps the buffer for the next read.
 struct Last(Cell<Option<Buf>>);
 
 impl Sink for Last {
@@ -82,7 +85,7 @@ impl Sink for Last {
     }
 }
 
-/// A graph in this process, and the means to send requests to it.
+/// A graph in this process, to which the benchmark sends requests.
 struct Bench {
     engine: Engine,
     graph: Graph,
@@ -105,7 +108,7 @@ impl Bench {
         Ok(Self { engine, graph, last: Rc::new(Last(Cell::new(Some(buf)))), core })
     }
 
-    /// Reads blocks in a scattered order.
+    /// Sends `ops` reads of 4 KiB to the graph, one after the other, at scattered addresses.
     fn read(&self, ops: u64) {
         let export = &self.graph.exports()[0];
         let portal = self.engine.portal(&export.name, export.node);
@@ -120,7 +123,7 @@ impl Bench {
         }
     }
 
-    /// Fails unless every device of the graph saw every request.
+    /// Checks that every device of the graph except tables has seen all `ops` requests.
     fn check(&self, ops: u64) -> std::result::Result<(), String> {
         for member in self.graph.members().iter().filter(|member| member.kind.name != "linear") {
             let reads = self.engine.counters(member.node, |counters| counters.ops(OpKind::Read));
@@ -134,7 +137,7 @@ impl Bench {
     }
 }
 
-/// Counts the instructions for each request, with two concurrent runs under callgrind. Returns `None` without valgrind.
+/// Returns the number of instructions for each request, counted by two runs under callgrind; `None` without valgrind.
 fn instructions(row: &Row) -> Option<f64> {
     let start = |ops: u64| {
         Command::new("valgrind")
@@ -156,8 +159,8 @@ fn instructions(row: &Row) -> Option<f64> {
     Some((many - few) / 10_000.0)
 }
 
-/// Measures the nanoseconds for 4 KiB of crypt's cipher, and of a whole read through crypt on memory. `hops crypt`
-/// prints them: they show the cost of a kind beside its own kernel.
+/// Prints the nanoseconds for 4 KiB of a memory disk, of a whole read through `crypt` on it, and of the cipher of
+/// `crypt` alone (`hops crypt`).
 fn crypt() -> std::result::Result<(), String> {
     const MEMORY: &str = "[disk]\nd = { memory = \"16MiB\" }\n";
     let key = std::env::temp_dir().join(format!("cairn-hops-{}.key", std::process::id()));

@@ -1,6 +1,7 @@
-//! The load generator: one client for all servers, so that a comparison measures the servers and not their clients.
+//! The load generator for benchmarks: one client for all servers, so that a comparison measures the servers and not
+//! their clients.
 //!
-//! `cairn bench URI`, the suite that writes the README's table and the figures of jobs all use [`load::run`].
+//! `cairn bench URI`, the benchmark suite (for the README's table) and the benchmarks of jobs all use [`load::run`].
 #![forbid(unsafe_code)]
 
 pub mod arguments;

@@ -1,4 +1,4 @@
-//! Load on an NBD export, and its results.
+//! The load generator: it sends requests to an NBD export for some time, and measures the replies.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,29 +11,29 @@ use wire::nbd::{ClientConfig, Command, CommandFlags};
 use crate::histogram::Histogram;
 use crate::pattern;
 
-/// Bytes of a request while an export is filled.
+/// Length in bytes of a write that fills an export before a measurement.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// Requests in flight while an export is filled.
+/// Number of writes in flight that fill an export before a measurement.
 const FILL_DEPTH: u64 = 8;
 
-/// The kind and order of the requests.
+/// Type and order of the requests of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// Reads at random addresses.
     RandomRead,
     /// Writes at random addresses.
     RandomWrite,
-    /// Seven reads for three writes, at random addresses.
+    /// Seven reads for three writes, both at random addresses.
     Mixed,
-    /// Sequential reads. Each connection starts at an address of its own.
+    /// Sequential reads. Each connection starts at its own address.
     SequentialRead,
-    /// Sequential writes, likewise.
+    /// Sequential writes. Each connection starts at its own address.
     SequentialWrite,
 }
 
 impl Pattern {
-    /// Every pattern, with the word that the command line uses.
+    /// Every pattern, with its name on the command line.
     pub const ALL: [(&'static str, Self); 5] = [
         ("randread", Self::RandomRead),
         ("randwrite", Self::RandomWrite),
@@ -47,62 +47,62 @@ impl Pattern {
     }
 }
 
-/// The reads that are compared with the pattern of [`pattern::fill`], which must have been written before. Writes of
-/// the load write the same bytes again.
+/// Which reads of a load the client compares with the bytes of [`pattern::fill`]. The export must have been filled with
+/// these bytes before; the writes of the load write them again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verify {
-    /// No reads.
+    /// The client compares no read.
     Nothing,
-    /// Reads of the warm-up, for a comparison with a client that does not look at the bytes either.
+    /// The client compares only reads before the measured time, so that the comparison does not slow the client down.
     WarmUp,
-    /// All reads.
+    /// The client compares every read.
     Everything,
 }
 
-/// A load for an export.
+/// Parameters of a load on an NBD export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Load {
-    /// The kind and order of the requests.
+    /// Type and order of the requests.
     pub pattern: Pattern,
-    /// Number of connections.
+    /// Number of NBD connections.
     pub connections: u32,
-    /// Requests in flight on each connection.
+    /// Number of requests in flight on each connection.
     pub depth: u32,
-    /// Bytes of each request, a multiple of 512.
+    /// Length of each request in bytes, a multiple of 512.
     pub block: u32,
-    /// Time before requests are counted.
+    /// Time with requests before the client begins to count and measure them.
     pub warm_up: Duration,
-    /// Time while requests are counted.
+    /// Time in which the client counts and measures requests.
     pub time: Duration,
-    /// Limits the load to the first bytes of the export.
+    /// Limits the load to this number of bytes from the begin of the export; `None` for the whole export.
     pub span: Option<u64>,
-    /// The reads that are compared.
+    /// Which reads the client compares with the expected bytes.
     pub verify: Verify,
-    /// Whether structured replies are requested. Simple ones are the same for every server.
+    /// Whether the client negotiates structured replies with the server. Simple replies are the same for every server.
     pub structured: bool,
 }
 
-/// The results of a load.
+/// The results that the client has measured during a load.
 #[derive(Clone, Default)]
 pub struct Outcome {
-    /// Time while requests were counted.
+    /// Length of the measured time in seconds.
     pub seconds: f64,
-    /// Number of requests that were answered in that time.
+    /// Number of requests that the server answered in the measured time.
     pub ops: u64,
     /// Number of reads with wrong bytes.
     pub wrong: u64,
-    /// Number of failed requests.
+    /// Number of workers (each has one request in flight) that ended with an error.
     pub errors: u64,
-    /// The first of these errors.
+    /// The error of the first worker that ended with one.
     pub first_error: Option<Error>,
-    /// Latencies, from the call to the answer.
+    /// Latencies in the measured time, from the submission of a request to its reply.
     pub latency: Histogram,
-    /// The longest wait that ended after the warm-up. Requests that were answered after the end count too.
+    /// The longest latency of a request that was answered after the warm-up, even after the end of the measured time.
     pub longest: Duration,
 }
 
 impl Outcome {
-    /// Returns the requests per second.
+    /// Returns the number of requests per second in the measured time.
     pub fn iops(&self) -> f64 {
         self.ops as f64 / self.seconds
     }
@@ -117,10 +117,10 @@ struct Run {
     outcome: RefCell<Outcome>,
 }
 
-/// Connects to an export.
+/// Opens an NBD connection to the export at `uri`. `structured`: with structured replies.
 ///
 /// # Errors
-/// Errors of connecting.
+/// The errors of connecting.
 pub async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
     let target = Target::of(uri)?;
     let config = ClientConfig {
@@ -132,10 +132,10 @@ pub async fn connect(env: &Env, uri: &str, structured: bool) -> Result<Client> {
     target.connect(env, config).await
 }
 
-/// Puts `load` on the export of `uri`.
+/// Runs `load` on the export at `uri`, and returns what the client has measured.
 ///
 /// # Errors
-/// Errors of connecting, or `Invalid` if the load does not fit the export.
+/// The errors of connecting; `Invalid` if the load does not fit the export.
 pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
     let mut clients = Vec::new();
     for _ in 0..load.connections {
@@ -179,7 +179,7 @@ fn too_few(what: &str) -> Error {
     Error::new(ErrorKind::Invalid, format!("0 {what}; at least 1 is needed"))
 }
 
-/// Starts a worker. The returned future is done when the worker is.
+/// Starts a worker, which has one request of the load in flight. The returned future ends when the worker ends.
 fn start(
     run: &Rc<Run>,
     client: Client,
@@ -270,10 +270,10 @@ fn count(
     Ok(())
 }
 
-/// Writes the pattern that [`Load::verify`] expects over the first `span` bytes of the export, and flushes.
+/// Writes the pattern that [`Load::verify`] expects over the first `span` bytes of the export at `uri`, and flushes.
 ///
 /// # Errors
-/// Errors of connecting or of a write.
+/// The errors of connecting or of a write.
 pub async fn fill(env: &Env, uri: &str, span: Option<u64>) -> Result<()> {
     let client = connect(env, uri, false).await?;
     let facts = &client.session().facts;

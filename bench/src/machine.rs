@@ -1,9 +1,9 @@
-//! Facts about this machine.
+//! Facts about the machine on which benchmarks run.
 #![allow(clippy::disallowed_methods, reason = "it reads what the kernel says of itself")]
 
 use serde_json::{Value, json};
 
-/// Returns the facts about the machine for the results.
+/// Returns processor count, processor model and kernel version of the machine, as JSON for the results.
 pub fn machine() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

@@ -1,6 +1,6 @@
-//! Bytes that depend on their address, so that a read can be checked while it is measured.
+//! Test data for blocks: bytes that depend on their address, so that a client can check a read while it measures.
 
-/// Bytes that share one seed: the smallest block of any export.
+/// Length in bytes of a sector of the pattern: as long as the smallest block of any export.
 const SECTOR_BYTES: usize = 512;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -12,13 +12,13 @@ fn seed_of(sector: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Returns word `n` of a sector. The words form an arithmetic progression: the compiler makes vector code for it, and
-/// no two sectors have the same word at the same place.
+/// Returns the 8-byte word number `n` of a sector's pattern. The words form an arithmetic progression: the compiler
+/// makes vector code for it, and no two sectors have the same word at the same place.
 fn word(seed: u64, n: usize) -> u64 {
     seed.wrapping_add((n as u64).wrapping_mul(GOLDEN))
 }
 
-/// Fills `bytes` with the pattern of `offset`. Both are whole sectors.
+/// Fills `bytes` with the pattern for the address `offset`. Length and address are multiples of 512 bytes.
 pub fn fill(bytes: &mut [u8], offset: u64) {
     for (n, sector) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
         let seed = seed_of(offset / SECTOR_BYTES as u64 + n as u64);
@@ -28,7 +28,7 @@ pub fn fill(bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// Whether `bytes` have the pattern of `offset`.
+/// Whether `bytes` hold the pattern for the address `offset`.
 pub fn is_right(bytes: &[u8], offset: u64) -> bool {
     let mut wrong = 0;
     for (n, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {

@@ -1,26 +1,26 @@
-//! Files of a run, on disk and in memory. They are removed at its end.
+//! Directories for the files of a benchmark, on disk and in memory. They are removed when the benchmark ends.
 #![allow(clippy::disallowed_methods, reason = "it lays out files for servers, as a person would")]
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file system in memory.
+/// Mount point of a file system in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// Bytes of a key of AES-256-XTS.
+/// Length in bytes of a key of AES-256-XTS.
 const KEY_BYTES: u8 = 64;
 
-/// Two directories, removed on drop.
+/// The two directories of a benchmark's files, removed on drop.
 pub struct Places {
-    /// Directory on the disk of the results.
+    /// Directory on disk, below the directory of the results.
     pub dir: PathBuf,
-    /// Directory in memory.
+    /// Directory on a file system in memory.
     pub shm: PathBuf,
 }
 
 impl Places {
-    /// Makes the directories, with a key for crypt.
+    /// Makes both directories, and a key file for `crypt` devices in the first.
     pub fn new(out: &Path) -> Result<Self, String> {
         let failed = |path: &Path| {
             let path = path.display().to_string();
@@ -41,20 +41,21 @@ impl Places {
         Ok(places)
     }
 
-    /// Replaces the placeholders of the directories in a word.
+    /// Replaces the placeholders `{dir}` and `{shm}` in a word by the paths of the directories.
     pub fn fill(&self, word: &str) -> String {
         word.replace("{dir}", &self.dir.display().to_string())
             .replace("{shm}", &self.shm.display().to_string())
     }
 
-    /// Replaces the directories in a line by placeholders, because the report is read on other machines.
+    /// Replaces the paths of the directories in a line by `DIR` and `SHM`, because the report is read on other
+    /// machines.
     pub fn hide(&self, line: &str) -> String {
         line.replace(&self.dir.display().to_string(), "DIR")
             .replace(&self.shm.display().to_string(), "SHM")
     }
 
-    /// Makes a file with all its blocks written, so that no round pays for allocation. A file of the right size is
-    /// kept: every write of a load leaves the pattern of its address.
+    /// Makes a file of `size` bytes with the test pattern in all blocks, so that no measurement includes allocation.
+    /// Keeps an existing file of that size, because every write of a load writes the pattern again.
     pub fn allocate(&self, file: &str, size: u64) -> Result<PathBuf, String> {
         let path = PathBuf::from(self.fill(file));
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());

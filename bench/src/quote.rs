@@ -1,12 +1,12 @@
-//! Writes tables into documents, between two marks.
+//! Writes tables of results into documents, between two lines that mark the place.
 #![allow(clippy::disallowed_methods, reason = "it writes a document, not a disk")]
 
 use std::path::Path;
 
-/// Puts `table` between the marks of a document, in place of the old one.
+/// Replaces the text between the two marks of a document by `table`.
 ///
 /// # Errors
-/// If a mark is missing, or the document cannot be read or written.
+/// A mark is missing, or the document cannot be read or written.
 pub fn between(document: &Path, marks: (&str, &str), table: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", document.display());
     let text = std::fs::read_to_string(document).map_err(failed)?;

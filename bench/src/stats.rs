@@ -1,21 +1,21 @@
-//! Medians and their confidence intervals.
+//! Medians of measured values, and their confidence intervals.
 
-/// A median with an interval that contains the true median with a probability of about 95 %.
+/// A median of measured values, with an interval that contains the true median with a probability of about 95 %.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Median {
-    /// The middle.
+    /// The median, in the unit of the measured values.
     pub value: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
-/// Returns the median of the values with its interval. The interval is found by rank: with n values it reaches about
-/// 0.98 times the root of n ranks to both sides, and needs no assumption on their distribution.
+/// Returns the median of measured values with its interval. The interval is found by rank: with n values it reaches
+/// about 0.98 times the root of n ranks to both sides, and needs no assumption on their distribution.
 ///
 /// # Panics
-/// If there are no values.
+/// If `values` is empty.
 pub fn median(values: &[f64]) -> Median {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -28,7 +28,7 @@ pub fn median(values: &[f64]) -> Median {
     Median { value, low: sorted[low], high: sorted[high] }
 }
 
-/// Returns the median of the ratios of two servers in the same rounds.
+/// Returns the median of the ratios of two servers' figures, each ratio from one round.
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> Median {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
     median(&ratios)

@@ -1,4 +1,5 @@
-//! Clients beside a job, and the job beside clients: neither may starve the other.
+//! Measures clients while a job (migration, resync, scrub) runs, and the job while clients send requests: neither may
+//! slow the other down too much.
 
 use std::time::Duration;
 
@@ -10,36 +11,36 @@ use crate::graph::{Bed, said};
 use crate::report::Row;
 use crate::window::{Ground, Medium, Visit, Window, alone};
 
-/// Time of the clients before requests are counted. The job has begun by then.
+/// Time with requests before clients count them. The job has begun by the end of this time.
 const WARM_UP: Duration = Duration::from_millis(600);
 
-/// Time while requests are counted, with a job and without.
+/// Time in which clients count requests, both with a job and without.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// With a job, the clients' 99th percentile may be this many times as long as without,
+/// Promise: with a job, the clients' latency at the 99th percentile is at most this many times the latency without,
 const TIMES: f64 = 1.5;
 
-/// or this many microseconds, whichever is more.
+/// or at most this many microseconds, whichever is more.
 const OR_US: f64 = 2000.0;
 
-/// Share of its speed without clients that the job must reach.
+/// Promise: with clients, the job has at least this share of its speed without clients.
 const SHARE: f64 = 0.1;
 
-/// A job beside clients.
+/// A job that is measured together with clients.
 #[derive(Clone, Copy, Debug)]
 pub enum Job {
-    /// Encrypt a volume in place.
+    /// Encrypt a volume in place by a migration.
     Encrypt,
-    /// Move it to another disk.
+    /// Move a volume to another disk by a migration.
     Move,
-    /// Replace a member of a mirror, and copy to the new one.
+    /// Replace a member of a mirror, and resync the new member.
     Rebuild,
-    /// Compare the copies of a mirror.
+    /// Scrub a mirror: compare its members.
     Scrub,
 }
 
 impl Job {
-    /// All jobs.
+    /// All jobs that are measured.
     pub const ALL: [Self; 4] = [Self::Encrypt, Self::Move, Self::Rebuild, Self::Scrub];
 
     fn words(self) -> (&'static str, &'static str) {
@@ -51,12 +52,13 @@ impl Job {
         }
     }
 
-    /// Returns a short name.
+    /// Returns the name of the job for the names of rows.
     pub fn word(self) -> &'static str {
         self.words().0
     }
 
-    /// Returns the spec before the job and, for a job that changes the graph by a spec, the spec after it.
+    /// Returns the spec before the job and the spec to which a live change then starts the job; `None` instead of the
+    /// second if a command starts the job. `size`: bytes of each disk.
     fn specs(self, size: u64) -> (String, Option<String>) {
         let plain = spec(&disk("a", size), "", "a");
         let pair = "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }";
@@ -69,8 +71,8 @@ impl Job {
         }
     }
 
-    /// Returns the file to which the job writes, if any. It is allocated before, because the time for allocation is not
-    /// measured.
+    /// Returns the name of the new disk's file, to which the job copies; `None` without a new disk. The file is
+    /// allocated before the measurement.
     fn new_disk(self) -> Option<&'static str> {
         match self {
             Self::Move => Some("b.img"),
@@ -107,14 +109,15 @@ impl Job {
     }
 }
 
-/// Returns the spec of a labelled disk.
+/// Returns the line of a spec for a labelled disk of `size` bytes in the file `name.img`.
 pub fn disk(name: &str, size: u64) -> String {
     format!(
         "{name} = {{ file = \"{name}.img\", size = \"{size}\", create = true, label = true }}\n"
     )
 }
 
-/// Returns the spec of `safe` on `a`, with the cost of deriving its key.
+/// Returns the line of a spec for the `crypt` device `safe` on the disk `a`. `memory` and `passes` set the cost of
+/// deriving its key.
 pub fn crypt(memory: &str, passes: u32) -> String {
     format!(
         "safe = {{ kind = \"crypt\", on = \"a\", key = \"file:key\", kdf_memory = \"{memory}\", \
@@ -122,12 +125,12 @@ pub fn crypt(memory: &str, passes: u32) -> String {
     )
 }
 
-/// Returns a spec with one export.
+/// Returns a spec with these disks and devices, and the export `vol` on the device `on`.
 pub fn spec(disks: &str, devices: &str, on: &str) -> String {
     format!("[disk]\n{disks}[device]\n{devices}\n[export]\nvol = {{ on = \"{on}\" }}\n")
 }
 
-/// Returns the size of the disks: so large that a round does not reach their end.
+/// Returns the size of the disks in bytes: so large that the job does not end within a round.
 fn size(medium: Medium) -> u64 {
     match medium {
         Medium::Memory => 2 << 30,
@@ -135,21 +138,21 @@ fn size(medium: Medium) -> u64 {
     }
 }
 
-/// One round: clients alone, both, the job alone.
+/// The figures of one round: clients without the job, clients with the job, and the job without clients.
 struct Round {
     without: Window,
     with: Window,
     alone_bytes_per_s: f64,
 }
 
-/// Measures both promises for a job on a medium.
+/// Measures a job on a medium in all rounds. Returns one row for the clients and one row for the job.
 pub fn measure(ground: &Ground, job: Job, medium: Medium) -> Result<Vec<Row>, String> {
     let rounds = (0..ground.rounds).map(|_| round(ground, job, medium));
     let rounds = rounds.collect::<Result<Vec<_>, _>>()?;
     Ok(rows(job, medium, &rounds))
 }
 
-/// Runs one round. Everything is new in each, so that each job begins while clients are busy.
+/// Runs one round with a new graph, so that the job begins while clients send requests.
 fn round(ground: &Ground, job: Job, medium: Medium) -> Result<Round, String> {
     let size = size(medium);
     // Labels take a small part of the disk.
@@ -222,7 +225,7 @@ fn round_json(round: &Round) -> serde_json::Value {
     })
 }
 
-/// Returns the figures of a window as JSON.
+/// Returns the figures of one measurement of clients as JSON.
 pub fn window_json(window: &Window) -> serde_json::Value {
     json!({
         "iops": window.iops, "p99_us": window.p99_us, "longest_ms": window.longest_ms,

@@ -1,4 +1,4 @@
-//! A graph in a directory of its own, served by the real binary.
+//! Starts the `cairn` program on a graph in a directory of its own, for the benchmark of jobs, and controls it.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -13,23 +13,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::known;
 
-/// Limit for a server until it accepts connections, and until it has ended in order.
+/// Longest time for a server to accept connections after its start, and to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Interval between two checks of either. It is part of a measured start.
+/// Interval between two checks whether a server accepts connections or has ended. A measured start is longer by up to
+/// this time.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Beginning of every spec.
+/// The first lines of every spec after its name: the server listens at a Unix socket in the directory.
 const LISTEN: &str = "[nbd]\nlisten = \"unix:nbd.sock\"\n";
 
-/// The name of a graph.
+/// The name of the graph in a spec.
 const NAME: &str = "bench";
 
-/// A directory for disks, specs and sockets, removed on drop.
+/// A directory for disks, specs and sockets of one measurement, removed on drop.
 pub struct Bed(PathBuf);
 
 impl Bed {
-    /// Makes an empty directory. Its path must be short, because the path of a socket must.
+    /// Makes an empty directory. Its path must be short, because it is a part of a socket's path.
     pub fn new(parent: &Path, name: &str) -> Result<Self, String> {
         let bed = Self(parent.join(name));
         let _ = std::fs::remove_dir_all(&bed.0);
@@ -37,12 +38,12 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Returns the path of a file in it.
+    /// Returns the path of the file `name` in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file.
+    /// Writes `text` to the file `name` in the directory.
     pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
         std::fs::write(self.path(name), text).map_err(|error| self.failed(&error))
     }
@@ -51,7 +52,7 @@ impl Bed {
         format!("{}: {error}", self.0.display())
     }
 
-    /// Returns a command that runs the binary beside this one in this directory.
+    /// Returns a command that runs the `cairn` program with these arguments in the directory.
     pub fn command(&self, words: &[&str]) -> Result<Command, String> {
         let own = std::env::current_exe().map_err(|error| self.failed(&error))?;
         let mut command = Command::new(own.with_file_name("cairn"));
@@ -62,19 +63,19 @@ impl Bed {
         Ok(command)
     }
 
-    /// Serves a spec, and waits until clients can connect.
+    /// Starts a server for a spec, and waits until it accepts connections.
     pub fn serve(&self, spec: &str) -> Result<Served<'_>, String> {
         self.serve_as(NAME, spec)
     }
 
-    /// Does the same for a graph with another name.
+    /// Starts a server for a spec with this graph name, and waits until it accepts connections.
     pub fn serve_as(&self, name: &str, spec: &str) -> Result<Served<'_>, String> {
         let file = format!("{name}.toml");
         self.write(&file, &whole(name, spec))?;
         self.start(&["serve", &file])?.wait()
     }
 
-    /// Returns the request that changes the running graph to `spec`, and moves bytes if necessary.
+    /// Returns the request for a live change of the running graph to `spec`, in which the server may start a migration.
     pub fn change_to(&self, spec: &str) -> ApplyRequest {
         ApplyRequest {
             file: "bench.toml".to_owned(),
@@ -84,7 +85,7 @@ impl Bed {
         }
     }
 
-    /// Starts a server without waiting for it.
+    /// Starts `cairn` with these arguments, without waiting until it accepts connections.
     pub fn start(&self, words: &[&str]) -> Result<Served<'_>, String> {
         let control = self.path("control.sock");
         // A killed server has left them.
@@ -108,21 +109,21 @@ fn whole(name: &str, spec: &str) -> String {
     format!("name = \"{name}\"\n{LISTEN}{spec}")
 }
 
-/// A running server, killed on drop.
+/// A running server of a measurement, killed on drop.
 pub struct Served<'a> {
     bed: &'a Bed,
     child: Child,
-    /// Its control socket.
+    /// Client of the server's control socket.
     pub control: Client,
 }
 
 impl Served<'_> {
-    /// Returns the URI of its export `vol`.
+    /// Returns the NBD URI of the server's export `vol`.
     pub fn uri(&self) -> String {
         self.uri_of("vol")
     }
 
-    /// Returns the URI of an export.
+    /// Returns the NBD URI of an export of the server.
     pub fn uri_of(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.bed.path("nbd.sock").display())
     }
@@ -140,7 +141,7 @@ impl Served<'_> {
         Ok(self)
     }
 
-    /// Waits until it has answered a read.
+    /// Waits until the server has answered a read of the export `vol`.
     pub async fn answers(&mut self, env: &Env) -> Result<(), String> {
         let (begun, uri) = (Instant::now(), self.uri());
         loop {
@@ -153,7 +154,7 @@ impl Served<'_> {
         }
     }
 
-    /// Checks that it has not ended.
+    /// Fails with the server's log if the server has ended.
     pub fn is_there(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -165,18 +166,18 @@ impl Served<'_> {
         }
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the server, and waits until its process has ended.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Stops it in order.
+    /// Stops the server by SIGTERM, and waits until it has ended without an error.
     pub fn stop(mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -209,36 +210,36 @@ async fn first_read(env: &Env, uri: &str) -> block::Result<()> {
     Ok(())
 }
 
-/// Kills a server after `time`.
+/// Kills the process `pid` of a server after `time`.
 pub fn kill_after(pid: u32, time: Duration) -> Result<(), String> {
     std::thread::sleep(time);
     kill(pid)
 }
 
-/// Kills a server.
+/// Kills the process `pid` of a server.
 pub fn kill(pid: u32) -> Result<(), String> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("the server has no number")?;
     kill_process(pid, Signal::KILL).map_err(|error| format!("kill: {error}"))
 }
 
-/// Formats the error reply of a server.
+/// Formats the error reply of a server's control socket.
 pub fn said(problem: Problem) -> String {
     format!("{problem:?}")
 }
 
-/// Returns the only unfinished job, `None` if there is none, and the time of the reply.
+/// Returns the first unfinished job of the server (`None` without a job), and the time of the reply.
 pub fn job(control: &Client) -> Result<(Instant, Option<Job>), String> {
     let jobs = control.get(&routes::JOBS).map_err(said)?;
     Ok((Instant::now(), jobs.into_iter().next()))
 }
 
-/// Returns the progress of the job, and the time of the reply.
+/// Returns the progress of the server's first unfinished job (`None` without a job), and the time of the reply.
 pub fn progress(control: &Client) -> Result<(Instant, Option<Progress>), String> {
     let (at, job) = job(control)?;
     Ok((at, job.map(|job| job.work.progress)))
 }
 
-/// Waits until no job is unfinished.
+/// Waits until the server has no unfinished job, at most for `patience`.
 pub fn until_over(control: &Client, patience: Duration) -> Result<(), String> {
     let begun = Instant::now();
     while let (_, Some(job)) = job(control)? {

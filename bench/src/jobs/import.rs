@@ -1,4 +1,4 @@
-//! Import of graphs that are found on disks alone.
+//! Measures `cairn import`, which finds a graph from the labels of its disks alone.
 
 use std::time::Instant;
 
@@ -10,19 +10,20 @@ use crate::graph::Bed;
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Number of disks of the graph.
+/// Number of disks of the imported graph.
 const DISKS: usize = 64;
 
 /// Number of disks that missed the last change of the graph.
 const STALE: usize = 3;
 
-/// Bytes of a disk.
+/// Size of each disk in bytes.
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Limit for finding the graph.
+/// Promised longest time of an import, in milliseconds.
 const LONGEST_MS: f64 = 1000.0;
 
-/// Measures a graph of 64 disks, three of them stale, beside a disk of another graph and a copy of one disk.
+/// Measures the import of a graph of 64 disks, three of them stale, next to a disk of another graph and a copy of one
+/// disk.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&Medium::Disk.place(ground), "import")?;
     lay_out(&bed)?;

@@ -1,4 +1,5 @@
-//! Encrypts a volume in use while its server is killed again and again, and checks that no write is lost.
+//! Benchmark of kills: encrypts a volume in place while clients use it, kills the server again and again, and checks
+//! that no acknowledged write is lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,26 +12,27 @@ use crate::known::Known;
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Number of kills, each when another random number of bytes has moved.
+/// Number of kills of the server, each when a different random number of bytes is encrypted.
 const KILLS: usize = 50;
 
-/// Bytes that are encrypted.
+/// Number of bytes of the volume, all of which are encrypted.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Bytes of both labels of a disk.
+/// Length in bytes of both label areas of a disk.
 const LABELS_BYTES: u64 = 2 << 20;
 
-/// Limit of the job in bytes per second. Otherwise it would end too soon, because it also runs while there are no
-/// clients.
+/// Limit for the encryption, in bytes per second. Without the limit the encryption would end before the last kill,
+/// because it also runs while no client sends requests.
 const SPEED_BYTES: u64 = 64 << 20;
 
-/// Delay of the job after the start of the clients.
+/// Time from the start of the clients to the start of the encryption.
 const BEGIN: Duration = Duration::from_millis(50);
 
-/// Limit for the end of the job.
+/// Longest time that the benchmark waits for the encryption to reach a point or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Kills the server, and checks all blocks afterwards.
+/// Encrypts a volume in place while clients use it, kills and restarts the server [`KILLS`] times, and checks all
+/// blocks at the end.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let (env, bed) = (ground.core.env(), Bed::new(&Medium::Memory.place(ground), "kills")?);
     bed.write("key", "correct horse battery staple")?;
@@ -75,7 +77,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     }])
 }
 
-/// Kills the server when `point` bytes have moved. With `begin`, starts the job first.
+/// Kills the server `pid` when `point` bytes are encrypted. With `begin`, starts the encryption by this request before.
 fn kill_at(
     control: &Client,
     pid: u32,

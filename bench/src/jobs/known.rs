@@ -1,4 +1,5 @@
-//! The expected content of each block of a volume, according to the acknowledged writes.
+//! A client that knows from the acknowledged writes what each block of a volume must hold, also after kills of the
+//! server.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,44 +8,45 @@ use block::{Buf, Env, Error, Result};
 use net::nbd::Client;
 use wire::nbd::{Command, CommandFlags};
 
-/// Bytes of a block, which is written and checked as a unit.
+/// Length in bytes of a block, which the client writes and checks as a unit.
 pub const BLOCK: u64 = 4096;
 
-/// Requests in flight.
+/// Number of the client's requests in flight.
 const DEPTH: usize = 8;
 
-/// Bytes of a read when the whole volume is checked.
+/// Length in bytes of a read when the client checks the whole volume.
 const PIECE: u64 = 256 << 10;
 
-/// Offset between the generations of a block. The pattern is made for the block's address plus its generation times
-/// this, so every generation has a pattern of its own.
+/// Offset that distinguishes the writes of one block: write number n holds the test pattern for the block's address
+/// plus n times this offset.
 const GENERATION: u64 = 1 << 40;
 
-/// The number of acknowledged writes to each block.
+/// For each block of the volume, the number of its last acknowledged write.
 pub struct Known {
     generations: Vec<u32>,
-    /// Blocks with a write that was sent and never answered.
+    /// Numbers of blocks with a write that was sent and never answered.
     doubtful: Vec<u64>,
-    /// State of the random generator.
+    /// State of the random number generator.
     draw: u64,
-    /// Number of acknowledged writes.
+    /// Number of acknowledged writes to all blocks.
     pub answered: u64,
 }
 
 struct Sent {
     block: u64,
-    /// The generation that was written; `None` for a read.
+    /// Number of the block's write, counted from 1; `None` for a read.
     wrote: Option<u32>,
 }
 
 impl Known {
-    /// Returns the state of a volume of `size` bytes that was filled with [`load::fill`].
+    /// Returns the expected content of a volume of `size` bytes that was just filled with [`load::fill`]. `draw` is the
+    /// seed of the random numbers.
     pub fn new(size: u64, draw: u64) -> Self {
         let generations = vec![0; (size / BLOCK) as usize];
         Self { generations, doubtful: Vec::new(), draw, answered: 0 }
     }
 
-    /// Draws a number below `most`.
+    /// Returns a random number from 0 to `most - 1`.
     pub fn draw(&mut self, most: u64) -> u64 {
         self.draw = self
             .draw
@@ -57,10 +59,10 @@ impl Known {
         block * BLOCK + u64::from(generation) * GENERATION
     }
 
-    /// Sends random reads, each compared, and writes, until the server is gone.
+    /// Sends random reads, each compared, and random writes to the volume until the server is gone.
     ///
     /// # Errors
-    /// Wrong bytes, or errors of connecting.
+    /// A read has returned wrong bytes, or the client cannot connect.
     pub async fn use_until_gone(
         &mut self,
         env: &Env,
@@ -100,7 +102,8 @@ impl Known {
         }
     }
 
-    /// Records the result of a request. Returns whether the server is still there.
+    /// Records the reply to a request, and compares a read. Returns `false` if the request failed because the server is
+    /// gone.
     fn hear(
         &mut self,
         sent: &Sent,
@@ -128,10 +131,10 @@ impl Known {
         Err(format!("block {block} does not hold its write number {generation}"))
     }
 
-    /// Finds out after a restart which of the unanswered writes were carried out.
+    /// After a restart of the server, finds out by reads which of the unanswered writes were carried out.
     ///
     /// # Errors
-    /// If such a block holds neither its old nor its new content.
+    /// A block with an unanswered write holds neither its old nor its new content.
     pub async fn settle(&mut self, env: &Env, uri: &str) -> std::result::Result<(), String> {
         let client = load::connect(env, uri, false).await.map_err(|error| error.to_string())?;
         for block in std::mem::take(&mut self.doubtful) {
@@ -146,10 +149,10 @@ impl Known {
         Ok(())
     }
 
-    /// Checks every block.
+    /// Reads the whole volume, and compares every block with its expected content.
     ///
     /// # Errors
-    /// The first block with wrong content.
+    /// The first block with wrong content, or an error of a request.
     pub async fn check(&self, env: &Env, uri: &str) -> std::result::Result<(), String> {
         let client = load::connect(env, uri, false).await.map_err(|error| error.to_string())?;
         let size = self.generations.len() as u64 * BLOCK;
@@ -166,7 +169,7 @@ impl Known {
     }
 }
 
-/// Reads bytes of an export.
+/// Reads `len` bytes at the address `at` of an export.
 pub async fn read(env: &Env, client: &Client, at: u64, len: u64) -> Result<Buf, Error> {
     let buf = env.buf(len as usize)?;
     let outcome = client.start(Command::Read, CommandFlags::NONE, at, len, Some(buf)).await;

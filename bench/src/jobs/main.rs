@@ -1,4 +1,5 @@
-//! Measures the promises about changes under load: clients beside jobs, starts after kills, and the like.
+//! The benchmark of jobs: measures what Cairn promises for clients during changes, such as latency beside a resync and
+//! the time of a start after a kill.
 //!
 //! | file | measures |
 //! | --- | --- |
@@ -35,10 +36,10 @@ use clap::Parser;
 use report::Row;
 use window::{Ground, Medium};
 
-/// Default number of rounds.
+/// Number of rounds of each measurement without the argument `--rounds`.
 const ROUNDS: usize = 5;
 
-/// Marks of the table in its document.
+/// Lines before and after the table in the document into which it is written.
 const BEGIN: &str = "<!-- jobs: begin -->";
 const END: &str = "<!-- jobs: end -->";
 
@@ -59,10 +60,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures some rows together.
+/// A function that runs one measurement, and returns its rows for the results.
 type Measure = Box<dyn Fn(&Ground) -> Result<Vec<Row>, String>>;
 
-/// A measurement with its name.
+/// A measurement: its name and its function.
 type Part = (String, Measure);
 
 fn parts() -> Vec<Part> {

@@ -1,4 +1,4 @@
-//! The writes of a mirror beside its data: its bitmap, from which it knows after a crash where the copies may differ.
+//! Measures how many writes of labels a mirror adds to its data writes, to keep the bitmap of its dirty regions.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use crate::graph::{Bed, Served, said, until_over};
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Limit of label writes for each data write that reaches a member.
+/// Promise: at most this many writes of labels for each data write that reaches a member.
 const SHARE: f64 = 0.03;
 
-/// Size of the mirror: 2048 regions.
+/// Size of the mirror in bytes: 2048 regions.
 const SIZE: u64 = 2 << 30;
 
-/// Limit for the first resync.
+/// Longest time for the first resync of the new mirror.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A load of random writes.
+/// A load of random writes with a limit.
 struct Slow {
     name: &'static str,
     words: &'static str,
-    /// Limit of writes per second.
+    /// Limit of the load in writes per second, by a `limit` device.
     iops: u64,
-    /// Time before writes are counted.
+    /// Time with writes before they are counted.
     warm_up: Duration,
     time: Duration,
 }
 
-/// Every region was written before. Under the fast load all regions stay dirty. Under the slow one most are idle for
-/// longer than the mirror waits before it clears them.
+/// The two measured loads. Every region of the mirror was written before. Under the fast load all regions stay dirty;
+/// under the slow load most regions have no write for longer than the mirror waits before it clears their bits.
 const LOADS: [Slow; 2] = [
     Slow {
         name: "fast",
@@ -50,16 +50,16 @@ const LOADS: [Slow; 2] = [
     },
 ];
 
-/// Counts of writes.
+/// Numbers of writes that the two servers have counted.
 #[derive(Clone, Copy)]
 struct Writes {
-    /// Writes of clients to the mirror.
+    /// Number of data writes by clients to the mirror.
     data: u64,
-    /// All writes that reached the member.
+    /// Number of all writes that reached one member: data and labels.
     member: u64,
 }
 
-/// Measures the share of label writes.
+/// Measures the mirror's writes of labels for each data write, under both loads.
 pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let place = Medium::Memory.place(ground);
     let (below, above) = (Bed::new(&place, "below")?, Bed::new(&place, "above")?);
@@ -138,7 +138,7 @@ fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
     outcome.first_error.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
-/// Returns the engines' counts: the writes of clients to the mirror, and the writes that reached a member.
+/// Reads the counters of both servers: the writes of clients to the mirror, and the writes that reached a member.
 fn writes(above: &Served<'_>, below: &Served<'_>) -> Result<Writes, String> {
     Ok(Writes { data: writes_of(above, "pair")?, member: writes_of(below, "a")? })
 }

@@ -1,35 +1,35 @@
-//! The rows of the results: as JSON with every round, and as a table.
+//! The results of the benchmark of jobs: as JSON with every round, and as a table.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A promise and its measured figure.
+/// A row of the results: a promise and its measured figure.
 pub struct Row {
-    /// A short name.
+    /// Short name of the row, by which `--only` selects it.
     pub id: String,
-    /// Title.
+    /// Title of the row: what was measured.
     pub title: String,
-    /// The promise.
+    /// The promise, in words.
     pub aim: String,
-    /// The measured figure.
+    /// The measured figure, in words.
     pub figure: String,
-    /// Whether the figure meets the promise; `None` for a row that is only shown for comparison.
+    /// Whether the figure meets the promise; `None` for a row without a promise.
     pub holds: Option<bool>,
-    /// The data of all rounds.
+    /// The measured data of all rounds, as JSON.
     pub rounds: Value,
 }
 
 impl Row {
-    /// Makes a row for a failed measurement.
+    /// Makes the row of a measurement that failed with `error`.
     pub fn failed(name: &str, error: String) -> Self {
         let (id, title, aim) =
             (name.to_owned(), name.to_owned(), "that it can be measured".to_owned());
         Self { id, title, aim, figure: error, holds: Some(false), rounds: Value::Null }
     }
 
-    /// Formats a line for the terminal.
+    /// Formats the row as one line for the terminal.
     pub fn line(&self) -> String {
         format!("{}: {} (aim: {}) {}", self.title, self.figure, self.aim, said(self.holds))
     }
@@ -43,7 +43,7 @@ fn said(holds: Option<bool>) -> &'static str {
     }
 }
 
-/// Returns all rows, with the facts about the machine.
+/// Returns all rows as JSON, with the facts about the machine and the duration of the benchmark in seconds.
 pub fn results(rows: &[Row], took_s: u64) -> Value {
     let row = |row: &Row| {
         json!({
@@ -58,7 +58,7 @@ pub fn results(rows: &[Row], took_s: u64) -> Value {
     })
 }
 
-/// Formats the table.
+/// Formats the JSON results as a Markdown table.
 pub fn table(results: &Value) -> String {
     let mut text = "| what | aim | found | holds |\n|---|---|---|---|\n".to_owned();
     for row in results["rows"].as_array().into_iter().flatten() {
@@ -69,7 +69,7 @@ pub fn table(results: &Value) -> String {
     text
 }
 
-/// Writes `jobs.json` and `jobs.md`.
+/// Writes the results to the files `jobs.json` and `jobs.md` in the directory `out`.
 pub fn write(out: &Path, results: &Value) -> Result<(), String> {
     let save = |name: &str, text: &str| {
         let path = out.join(name);

@@ -1,4 +1,4 @@
-//! The longest wait of clients while their volume is encrypted.
+//! Measures the longest wait of clients for a reply while a migration encrypts their volume in place.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use crate::graph::{Bed, Served, job, said};
 use crate::report::Row;
 use crate::window::{Ground, Medium, Visit, Window};
 
-/// Limit of a wait.
+/// Promised longest latency of a client's request, in milliseconds.
 const LONGEST_MS: f64 = 200.0;
 
-/// Length of a turn, alternately with and without the job.
+/// Length of a turn of clients; turns with the migration running and paused alternate.
 const TIME: Duration = Duration::from_secs(1);
 
-/// Time before each turn. It excludes the start of the client.
+/// Time with requests before each turn, which excludes the start of the client.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Limit of turns. A disk that needs more is too slow, and the row does not hold.
+/// Largest number of turns with the migration. If the migration needs more, the disk is too slow, and the row fails.
 const TURNS_MAX: usize = 120;
 
-/// Bytes that are encrypted.
+/// Number of bytes of the volume, all of which are encrypted.
 const DATA_BYTES: u64 = 1 << 30;
 
-/// Bytes of both labels of a disk.
+/// Length in bytes of both label areas of a disk.
 const LABELS_BYTES: u64 = 2 << 20;
 
 struct Turns {
     with: Vec<Window>,
     without: Vec<Window>,
-    /// Number of bytes encrypted at the end.
+    /// Number of bytes that the migration had encrypted at the end.
     moved: u64,
 }
 
-/// Measures the longest wait on a medium.
+/// Measures the longest wait of clients during an encryption in place, with disks on `medium`.
 pub fn measure(ground: &Ground, medium: Medium) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&medium.place(ground), "stall")?;
     bed.write("key", "correct horse battery staple")?;
@@ -78,7 +78,7 @@ fn resume(control: &Client) -> Result<(), String> {
     tell(control, JobCommand::Resume)
 }
 
-/// Sends a command to the job. If the job has ended meanwhile, that is no error.
+/// Sends a command to the migration. Ignores an error if the migration has ended meanwhile.
 fn tell(control: &Client, command: JobCommand) -> Result<(), String> {
     let request = JobRequest { job: "safe-move".to_owned(), command, dry_run: false };
     match control.ask(&routes::JOB, &request) {

@@ -1,4 +1,4 @@
-//! Starts after a kill: the time from the command to the first answer.
+//! Measures starts of a server after a kill: the time from the command to the first reply to a client.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::graph::{Bed, kill_after};
 use crate::report::Row;
 use crate::window::{Ground, Medium};
 
-/// Limit of the time, without the replay of a log; and the speed at which a log must be replayed.
+/// Promised longest time of a start without replay of a log, and promised speed of the replay in bytes per second.
 const LONGEST: Duration = Duration::from_secs(2);
 const LOG_BYTES_PER_S: u64 = 200_000_000;
 
-/// Largest log of a vault.
+/// Length in bytes of the longest log of a vault.
 const LOG_BYTES: u64 = 16 << 20;
 
-/// Load until the kill. Most of its writes are the first to a block of a remap.
+/// The clients' load until the kill. Most of its writes are the first write to a block of a `remap`.
 const WRITES: Load = Load {
     pattern: Pattern::RandomWrite,
     connections: 1,
@@ -31,20 +31,20 @@ const WRITES: Load = Load {
     structured: false,
 };
 
-/// The graph that is killed.
+/// The graph of the server that is killed.
 #[derive(Clone, Copy, Debug)]
 pub enum Graph {
-    /// A mirror with dirty regions everywhere.
+    /// A mirror with dirty regions over its whole address space.
     Mirror,
-    /// A remap with the largest log.
+    /// A `remap` whose vault has the longest log.
     Remap,
 }
 
 impl Graph {
-    /// Both graphs.
+    /// Both measured graphs.
     pub const ALL: [Self; 2] = [Self::Mirror, Self::Remap];
 
-    /// Returns a short name.
+    /// Returns the name of the graph for the names of rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mirror => "mirror",
@@ -68,7 +68,7 @@ impl Graph {
         }
     }
 
-    /// Returns the limit of its start.
+    /// Returns the promised longest time of the graph's start after a kill.
     fn longest(self) -> Duration {
         match self {
             Self::Mirror => LONGEST,
@@ -79,7 +79,7 @@ impl Graph {
     }
 }
 
-/// Kills the server under load in each round, each time at another moment, and measures its next start.
+/// Kills the server of the graph under load in each round, at another time in each, and measures the next start.
 pub fn measure(ground: &Ground, graph: Graph) -> Result<Vec<Row>, String> {
     let bed = Bed::new(&Medium::Disk.place(ground), "starts")?;
     let mut served = bed.serve(&graph.spec())?;

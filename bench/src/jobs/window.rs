@@ -1,4 +1,5 @@
-//! A time window with clients: the clients' figures, and those of a job beside them.
+//! Measures clients of a volume for some time, together with a job (resync, scrub, migration) that runs in the same
+//! server.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,52 +10,55 @@ use bench::places::Places;
 
 use crate::graph::{Served, progress};
 
-/// Requests in flight: enough to keep a disk busy, and few enough to wait for the disk and not for each other.
+/// Number of requests in flight: enough to keep a disk busy, and so few that they wait for the disk and not for each
+/// other.
 const DEPTH: u32 = 8;
 
-/// Bytes of a request.
+/// Length of a client's request in bytes.
 const BLOCK: u32 = 4096;
 
-/// Delay of a job after the start of the clients.
+/// Time from the start of the clients to the start of the job.
 const BEGIN: Duration = Duration::from_millis(100);
 
-/// Time between the last look at the job and the end of the clients. Without clients the job is faster.
+/// Time before the end of the clients at which the benchmark last reads the job's progress, because the job is faster
+/// without clients.
 const MARGIN: Duration = Duration::from_millis(20);
 
-/// Time after the last request until a job counts the clients as gone, and a little more.
+/// Time without requests after which a job runs at full speed, and a little more.
 const QUIET: Duration = Duration::from_millis(70);
 
-/// A job without clients is measured for this time, or for this number of bytes.
+/// Time for which a job is measured without clients; the measurement ends earlier when the job has done `ALONE_BYTES`
+/// bytes.
 const ALONE: Duration = Duration::from_millis(600);
 const ALONE_BYTES: u64 = 192 << 20;
 
-/// Limit of that measurement on a disk that other load keeps busy.
+/// Longest time for that measurement if the job has not done a single byte, because other load keeps the disk busy.
 const ALONE_MAX: Duration = Duration::from_secs(10);
 
-/// The client, the directories and the rounds of a measurement.
+/// The client, the directories and the number of rounds that all measurements share.
 pub struct Ground {
-    /// The core of the client.
+    /// The event loop in which the client runs.
     pub core: runtime::Core,
-    /// The directories of the graphs.
+    /// The directories for disks and specs, on disk and in memory.
     pub places: Places,
     /// Number of rounds of each measurement.
     pub rounds: usize,
 }
 
-/// The storage of the disks.
+/// Where the files of the measured disks lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
-    /// Files in memory.
+    /// On a file system in memory.
     Memory,
-    /// Files on this machine's disk.
+    /// On a disk of this machine.
     Disk,
 }
 
 impl Medium {
-    /// Both media.
+    /// Both storage media.
     pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
 
-    /// Returns a short name.
+    /// Returns the name of the medium for the names of rows.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -62,7 +66,7 @@ impl Medium {
         }
     }
 
-    /// Returns the name for titles.
+    /// Returns the name of the medium for the titles of rows.
     pub fn words(self) -> &'static str {
         match self {
             Self::Memory => "files in memory",
@@ -70,7 +74,7 @@ impl Medium {
         }
     }
 
-    /// Returns the directory for disks.
+    /// Returns the directory in which the measured disks lie.
     pub fn place(self, ground: &Ground) -> PathBuf {
         match self {
             Self::Memory => ground.places.shm.clone(),
@@ -79,45 +83,45 @@ impl Medium {
     }
 }
 
-/// The clients' figures for one window.
+/// The measured figures of the clients, and of the job beside them.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Requests per second.
+    /// Clients' requests per second.
     pub iops: f64,
-    /// Latency at the 99th percentile, in microseconds.
+    /// Latency of the clients' requests at the 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// The longest wait, in milliseconds.
+    /// Longest latency of a client's request, in milliseconds.
     pub longest_ms: f64,
-    /// Speed of the job beside the clients, in bytes per second; 0 without a job.
+    /// Speed of the job while the clients were measured, in bytes per second; 0 without a job.
     pub job_bytes_per_s: f64,
 }
 
-/// Starts a job.
+/// A function that starts a job in the server, through the control socket.
 pub type Begin<'a> = &'a (dyn Fn(&Client) -> Result<(), String> + Sync);
 
-/// The parameters of a window.
+/// Parameters of a measurement of clients with or without a job.
 #[derive(Clone, Copy)]
 pub struct Visit<'a> {
-    /// The clients use this number of bytes, from the first on.
+    /// Number of bytes that the clients use, from the begin of the volume.
     pub span: u64,
-    /// Time before requests are counted.
+    /// Time with requests before the clients begin to count them.
     pub warm_up: Duration,
-    /// Time while requests are counted.
+    /// Time in which the clients count and measure requests.
     pub time: Duration,
-    /// The job beside the clients. It starts soon after them.
+    /// Starts the job, shortly after the clients; `None` for a measurement without a job.
     pub job: Option<Begin<'a>>,
     /// Whether the job may end before the clients.
     pub may_end: bool,
 }
 
 impl Ground {
-    /// Writes the pattern that clients expect.
+    /// Fills the first `span` bytes of the volume with the pattern that clients compare reads with.
     pub fn fill(&self, served: &Served<'_>, span: u64) -> Result<(), String> {
         let filled = self.core.block_on(load::fill(&self.core.env(), &served.uri(), Some(span)));
         filled.map_err(|error| error.to_string())
     }
 
-    /// Runs clients for one window, and returns their figures.
+    /// Runs clients on the volume, with or without a job, and returns the measured figures.
     pub fn window(&self, served: &Served<'_>, visit: &Visit<'_>) -> Result<Window, String> {
         let (uri, control) = (served.uri(), &served.control);
         std::thread::scope(|scope| {
@@ -142,7 +146,7 @@ impl Ground {
 }
 
 impl Visit<'_> {
-    /// Returns the load: seven reads for three writes at random addresses, with every read compared.
+    /// Returns the load of the clients: seven reads for three writes at random addresses, with every read compared.
     fn load(&self) -> Load {
         Load {
             pattern: Pattern::Mixed,
@@ -158,12 +162,12 @@ impl Visit<'_> {
     }
 }
 
-/// Returns the 99th percentile. Without any answer in time, this is the longest wait.
+/// Returns the latency at the 99th percentile; the longest latency if no request was answered in the measured time.
 fn p99(outcome: &Outcome) -> Duration {
     if outcome.ops == 0 { outcome.longest } else { outcome.latency.percentile(0.99) }
 }
 
-/// Starts a job if there is one, and returns its speed while clients are counted.
+/// Starts the job, if `visit` has one. Returns the job's speed in bytes per second while the clients are measured.
 fn watch(control: &Client, visit: &Visit<'_>) -> Result<f64, String> {
     let Some(begin) = visit.job else { return Ok(0.0) };
     let begun = Instant::now();
@@ -183,7 +187,7 @@ fn watch(control: &Client, visit: &Visit<'_>) -> Result<f64, String> {
     }
 }
 
-/// Returns the speed of a job without clients, in bytes per second.
+/// Returns the speed of the running job without clients, in bytes per second.
 pub fn alone(control: &Client) -> Result<f64, String> {
     std::thread::sleep(QUIET);
     let over =

@@ -1,4 +1,4 @@
-//! Block devices of this machine on the interfaces of servers.
+//! Block devices of this machine on top of measured servers: loop devices, mounts and attached exports.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&stdout).trim().to_owned())
 }
 
-/// A loop device without the page cache. It is detached as soon as no process has it open any more, so it disappears
-/// with this process, however that ends.
+/// A loop device without the page cache. The kernel detaches it as soon as no process has it open any more, so it
+/// disappears with this process in any case.
 pub struct Looped {
     path: PathBuf,
     _open: File,
 }
 
 impl Looped {
-    /// Puts a loop device on a file.
+    /// Creates a loop device on `file`.
     pub fn on(file: &Path) -> Result<Self, String> {
         let file = file.display().to_string();
         let path = run("losetup", &["--find", "--show", "--direct-io=on", &file])?;
@@ -44,14 +44,14 @@ impl Looped {
         Err(format!("{} does not go past the page cache on {file}", looped.path.display()))
     }
 
-    /// Returns its path, `/dev/loopN`.
+    /// Returns the path of the loop device, `/dev/loopN`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Makes the mount point for a server that shows `file`: a directory for a server that mounts on one, else the file
-/// itself.
+/// Makes the mount point of a server that shows its volume as `file`: the parent directory for nbdfuse, which mounts on
+/// a directory, otherwise the file itself.
 pub fn make_mount_point(file: &Path) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", file.display());
     let directory = file.parent().filter(|parent| parent.ends_with("nbdfuse"));
@@ -68,7 +68,7 @@ pub fn unmount(mount: &Path) {
     let _ = unmount_now(mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
 }
 
-/// Attaches an export of our server.
+/// Attaches an export of a running `cairn` server as a block device. Returns the path of the device.
 pub fn attach(export: &str, control: &str) -> Result<PathBuf, String> {
     let name = format!("cairn-bench-{}", std::process::id());
     run("target/release/cairn", &["attach", export, "--name", &name, "--at", control])?;

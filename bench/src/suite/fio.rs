@@ -1,23 +1,23 @@
-//! fio: its io_uring engine directly on a file, for the limits of the disk, and on block devices; its nbd engine on a
-//! server, as a second opinion on our own client.
+//! Runs fio: with its io_uring engine directly on a file (to find the limits of the disk) and on block devices, and
+//! with its nbd engine on a server (as a second opinion on the suite's own client).
 
 use std::path::Path;
 use std::process::Command;
 
 use bench::load::{Load, Pattern};
 
-/// The target of fio.
+/// Where fio sends its requests.
 pub enum Target<'a> {
-    /// A file, without the page cache.
+    /// To a file, without the page cache.
     File(&'a Path),
-    /// A block device of a server, without the page cache.
+    /// To a block device of a server, without the page cache.
     Device(&'a Path),
-    /// An NBD export.
+    /// To an NBD export of a server.
     Uri(&'a str),
 }
 
-/// Without this, fio calibrates the processor's clock for a fifth of a second at each start. Where this works against
-/// us, it may.
+/// Option without which fio calibrates the processor's clock for 0.2 s at each start. Runs of fio directly on a file do
+/// without it, because that can only lower Cairn's ratio.
 const CLOCK: &str = "--clocksource=clock_gettime";
 
 impl Target<'_> {
@@ -44,8 +44,8 @@ fn past_the_cache(path: &Path) -> Vec<String> {
     ]
 }
 
-/// Checks that a device returns the written bytes: 16 MiB at random addresses, with a checksum in every block, and
-/// `depth` writes in flight.
+/// Checks that a block device returns the written bytes: fio writes 16 MiB at random addresses with `depth` writes in
+/// flight, and compares a checksum in every block.
 pub fn check(device: &Path, depth: u32) -> Result<(), String> {
     let output = Command::new("fio")
         .args(["--name=check", "--rw=randwrite", "--bs=4k", "--size=16M"])
@@ -63,7 +63,8 @@ pub fn check(device: &Path, depth: u32) -> Result<(), String> {
     Err(format!("{} does not keep what is written: {first}", device.display()))
 }
 
-/// Runs one round of fio. Returns the requests per second, and microseconds of its own processor time for each.
+/// Runs one round of fio. Returns the requests per second, and fio's own processor time for each request in
+/// microseconds.
 pub fn round(target: &Target<'_>, load: &Load, size: u64) -> Result<(f64, f64), String> {
     let pattern = match load.pattern {
         Pattern::RandomRead => "randread",

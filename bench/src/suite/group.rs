@@ -1,4 +1,5 @@
-//! The measurements: groups of servers, and rows with loads on them.
+//! The measurements of the suite: groups of servers that run at the same time, and the rows of the table with their
+//! loads.
 
 use std::time::Duration;
 
@@ -6,54 +7,55 @@ use bench::load::{Load, Pattern, Verify};
 
 use crate::server::{Recipe, Serves, words};
 
-/// Servers that run at the same time, and the rows that compare them. A server is started and filled once for all rows,
-/// and two rows with the same load on the same server share its rounds.
+/// Servers that run at the same time, and the rows that compare them. The suite starts and fills a server once for all
+/// rows, and two rows with the same load on the same server share its rounds.
 pub struct Group {
-    /// The servers.
+    /// How the suite starts each server of the group.
     pub recipes: Vec<Recipe>,
-    /// Bytes of each device.
+    /// Size in bytes of each server's volume.
     pub size: u64,
-    /// Whether they are filled before. Files are filled in any case.
+    /// Whether the suite fills the volumes before the measurement. It fills files in any case.
     pub filled: bool,
-    /// The rows.
+    /// The rows that compare servers of this group.
     pub rows: Vec<Row>,
 }
 
-/// One load on one server of ours and on its peers.
+/// A row of the table: one load on a Cairn server and on the servers that it is compared with (its peers).
 #[derive(Clone)]
 pub struct Row {
-    /// A short name.
+    /// Short name of the row, by which `--only` selects it.
     pub id: &'static str,
-    /// Title.
+    /// Title of the row: what was measured.
     pub title: &'static str,
-    /// The load.
+    /// The load that each server of the row gets.
     pub load: Load,
-    /// The recipe of our server.
+    /// Name of the recipe of the Cairn server.
     pub ours: &'static str,
-    /// The recipes of its peers. Our server is compared with the best peer.
+    /// Names of the recipes of the peers. The Cairn server is compared with the best peer.
     pub peers: &'static [&'static str],
-    /// Whether the time of crypt's cipher alone is added to that of the peer.
+    /// Whether the time of the cipher of `crypt` alone is added to the time of the peer's requests.
     pub cipher: bool,
-    /// Whether fio's io_uring engine runs directly on a file, too.
+    /// Whether fio with its io_uring engine also runs directly on a file, without a server.
     pub direct: bool,
-    /// Whether fio's nbd engine is the client instead of ours, as a second opinion. The processor time is that of the
-    /// client then.
+    /// Whether fio with its nbd engine is the client instead of the suite's own client, as a second opinion. The
+    /// processor time in the results is then the time of fio.
     pub by_fio: bool,
-    /// The target of our figure.
+    /// The figure that the Cairn server must reach.
     pub target: Target,
 }
 
-/// The target of our figure.
+/// The figure that the Cairn server of a row must reach.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Target {
-    /// At least this many times the best peer.
+    /// At least this many times the requests per second of the best peer.
     TimesBest(f64),
-    /// At least this many times fio on the file itself, with at most this share of the best peer's processor time for
-    /// each request.
+    /// At least this many times the requests per second of fio directly on a file, with at most this share of the best
+    /// peer's processor time for each request.
     TimesDirect(f64, f64),
-    /// At least this many times the best peer with O_DIRECT, at this share of its processor time.
+    /// At least this many times the requests per second of the best peer with O_DIRECT, with at most this share of its
+    /// processor time for each request.
     TimesBestAtCpu(f64, f64),
-    /// No target; the figure is only shown.
+    /// No target; the table only shows the figure.
     Shown,
 }
 
@@ -61,19 +63,20 @@ use Pattern::{Mixed, RandomRead, RandomWrite, SequentialRead, SequentialWrite};
 
 const GIB: u64 = 1 << 30;
 
-/// Default length of a round.
+/// Length of a round without the argument `--millis`.
 pub const ROUND: Duration = Duration::from_secs(1);
 
-/// Time before each round: forty thousand requests of the fastest server, a dozen turns of the slowest.
+/// Time with requests before each round: 40,000 requests of the fastest server, a dozen turns of the slowest.
 const WARM_UP: Duration = Duration::from_millis(75);
 
-/// Returns all groups.
+/// Returns all groups of servers that the suite measures.
 pub fn all() -> Vec<Group> {
     vec![null(), memory(), tls(), file(), attached()]
 }
 
 impl Group {
-    /// Selects the rows with `part` in their names, and their servers. Each round counts for `time`.
+    /// Keeps the rows with `part` in their names, and the servers that these rows need. Sets the length of a round to
+    /// `time`.
     pub fn only(mut self, part: &str, time: Duration) -> Self {
         self.rows.retain(|row| row.id.contains(part));
         self.rows.iter_mut().for_each(|row| row.load.time = time);
@@ -91,12 +94,13 @@ impl Row {
         Self { id, title, load, ours, peers, cipher, direct, by_fio, target }
     }
 
-    /// Compares with these peers instead of nbdkit.
+    /// Sets the peers of the row, instead of nbdkit.
     fn beside(self, peers: &'static [&'static str]) -> Self {
         Self { peers, ..self }
     }
 
-    /// Compares a graph with one more kind with ours without that kind.
+    /// Compares the Cairn server `ours`, whose graph has one more kind, with the Cairn server `cairn` without that
+    /// kind.
     fn of(self, ours: &'static str) -> Self {
         Self { ours, peers: &["cairn"], ..self }
     }
@@ -116,7 +120,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
     }
 }
 
-/// Compares every read of the load.
+/// Makes the client compare every read of the load.
 fn verified(load: Load) -> Load {
     Load { verify: Verify::Everything, ..load }
 }
@@ -248,7 +252,8 @@ fn memory_beside_nbdkit() -> Vec<Row> {
     ]
 }
 
-/// Returns the rows with the target of 0.9 of one disk, or of one disk and the time of the kind's own work.
+/// Returns the rows for kinds on memory disks: target 0.9 of one memory disk, or of one memory disk and the kind's own
+/// cipher.
 fn kinds_on_memory() -> Vec<Row> {
     let random = verified(load(RandomRead, 1, 32, 4096));
     let long = verified(load(SequentialRead, 1, 16, 64 << 10));
@@ -287,7 +292,7 @@ fn kinds_on_memory() -> Vec<Row> {
     ]
 }
 
-/// Returns the group for TLS: one connection each over this machine's TCP, with the same cipher.
+/// Returns the group for TLS: one TCP connection within this machine for each server, with the same cipher.
 fn tls() -> Group {
     let recipes = vec![
         Recipe { serves: Serves::Nbds("vol"), ..cairn("bench/specs/tls-memory.toml") },
@@ -395,7 +400,8 @@ fn file() -> Group {
     Group { recipes, size: GIB, filled: true, rows }
 }
 
-/// Returns the group for block devices of this machine, each on a file in memory through FUSE and a loop device.
+/// Returns the group for attached block devices, each on a file in memory: Cairn's own, and peers through FUSE and a
+/// loop device.
 fn attached() -> Group {
     let recipes = vec![
         Recipe {

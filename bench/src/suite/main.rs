@@ -1,4 +1,4 @@
-//! Measures Cairn beside its peers, interleaved, and writes down every round.
+//! The benchmark suite: measures Cairn and other servers (its peers) in alternation, and writes down every round.
 #![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 mod device;
@@ -20,10 +20,10 @@ use clap::Parser;
 use group::Group;
 use measure::{Measured, measure};
 
-/// Default number of rounds.
+/// Number of rounds of each row without the argument `--rounds`.
 const ROUNDS: usize = 15;
 
-/// Marks of the table in the README.
+/// Lines before and after the table in the README into which it is written.
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
@@ -84,7 +84,8 @@ fn run(Command { arguments, millis }: &Command) -> Result<(), String> {
     arguments.quote((BEGIN, END), &table)
 }
 
-/// Checks that all programs are installed and that it runs as root if necessary, before anything is measured.
+/// Checks, before anything is measured, that all needed programs are installed, and that the suite runs as root if it
+/// must.
 fn check(groups: &[Group]) -> Result<(), String> {
     let recipes = || groups.iter().flat_map(|group| &group.recipes);
     let programs = recipes().flat_map(|recipe| recipe.serves.tools().iter().copied());
@@ -97,7 +98,7 @@ fn check(groups: &[Group]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the cost of hops in process, measured by the program beside this one.
+/// Returns the results of the program `hops` as JSON: the cost of tables, hooks and devices within one process.
 fn hops() -> Result<serde_json::Value, String> {
     let program =
         std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("hops");

@@ -1,4 +1,4 @@
-//! Rounds: all servers in turn, again and again. Every round is kept.
+//! Runs the rounds of the suite: in each round all servers of a group take turns. The results keep every round.
 
 use std::time::{Duration, Instant};
 
@@ -10,40 +10,40 @@ use crate::server::{At, Server};
 use crate::stream;
 use bench::places::Places;
 
-/// Time of a measurement of crypt's cipher in a round.
+/// Time for which the cipher of `crypt` is measured in a round.
 const CIPHER_TIME: Duration = Duration::from_millis(20);
 
-/// Unit size of the crypt that is measured.
+/// Length in bytes of the unit that the cipher of `crypt` encrypts in this measurement.
 const CIPHER_UNIT: u32 = 4096;
 
-/// The figures of one server for all rounds.
+/// The figures of one server in all rounds.
 #[derive(Clone)]
 pub struct Series {
-    /// The server.
+    /// Name of the server in the results.
     pub name: String,
-    /// The command that started it.
+    /// The command line that started the server.
     pub line: String,
-    /// Requests per second, by round.
+    /// Requests per second, one value for each round.
     pub iops: Vec<f64>,
-    /// Microseconds of its processor time for each request, by round.
+    /// Processor time of the server for each request in microseconds, one value for each round.
     pub cpu_us: Vec<f64>,
-    /// Latency at the 99th percentile in microseconds, by round; empty for clients other than ours.
+    /// Latency at the 99th percentile in microseconds, one value for each round; empty if fio or openssl is the client.
     pub p99_us: Vec<f64>,
 }
 
-/// A measured row.
+/// A row of the table with its measured figures.
 pub struct Measured {
-    /// Its name.
+    /// Short name of the row.
     pub id: &'static str,
-    /// Title.
+    /// Title of the row: what was measured.
     pub title: &'static str,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub block: u32,
-    /// Its target.
+    /// The figure that the Cairn server must reach.
     pub target: Target,
-    /// The servers, ours first.
+    /// The figures of all servers of the row, first those of the Cairn server.
     pub series: Vec<Series>,
-    /// fio on the file itself.
+    /// The figures of fio directly on a file; `None` if the row does not need them.
     pub direct: Option<Series>,
 }
 
@@ -63,19 +63,20 @@ impl Series {
     }
 }
 
-/// One load and one client, and the servers that take turns in each round.
+/// One load from one client, and the servers that take turns with it in each round.
 struct Heat {
     load: Load,
     by_fio: bool,
-    /// Servers, by index.
+    /// The servers: index in the group, and figures.
     lanes: Vec<(usize, Series)>,
-    /// fio on a file of its own.
+    /// The figures of fio directly on a file; `None` if no row needs them.
     direct: Option<Series>,
-    /// Nanoseconds of crypt's cipher for the bytes of a request, by round.
+    /// Nanoseconds of the cipher of `crypt` for the bytes of a request, one value for each round; `None` if no row
+    /// needs it.
     cipher_ns: Option<Vec<f64>>,
 }
 
-/// The client, and the running servers.
+/// The running servers of a group, and the client that measures them.
 struct Track<'a> {
     core: runtime::Core,
     servers: Vec<Server>,
@@ -83,7 +84,7 @@ struct Track<'a> {
     size: u64,
 }
 
-/// Measures a group.
+/// Measures all rows of a group in `rounds` rounds.
 pub fn measure(group: &Group, places: &Places, rounds: usize) -> Result<Vec<Measured>, String> {
     let track = Track::new(group, places)?;
     let mut heats = heats(group, &track.servers);
@@ -100,7 +101,7 @@ fn is_of(heat: &Heat, row: &Row) -> bool {
     heat.load == row.load && heat.by_fio == row.by_fio
 }
 
-/// Returns the loads of the rows, each once, with the servers that a row needs for it.
+/// Returns each load of the group's rows once, with all servers that get this load in a row.
 fn heats(group: &Group, servers: &[Server]) -> Vec<Heat> {
     let mut heats: Vec<Heat> = Vec::new();
     for row in &group.rows {
@@ -125,7 +126,8 @@ fn heats(group: &Group, servers: &[Server]) -> Vec<Heat> {
     heats
 }
 
-/// Returns the figures of a row. Our server is named `cairn`, and our server without the measured kind `plain`.
+/// Returns the measured figures of a row. In the results the Cairn server has the name `cairn`, and the Cairn server
+/// without the measured kind has the name `plain`.
 fn measured(row: &Row, heats: &[Heat]) -> Result<Measured, String> {
     let heat = heats.iter().find(|heat| is_of(heat, row)).ok_or("a row was not measured")?;
     let of = |name: &str| {
@@ -159,7 +161,7 @@ fn with_cipher(series: &Series, cipher_ns: &[f64]) -> Series {
 }
 
 impl<'a> Track<'a> {
-    /// Starts the servers, and fills them.
+    /// Starts all servers of a group, and fills their volumes.
     fn new(group: &Group, places: &'a Places) -> Result<Self, String> {
         // The client sleeps while it waits, as ordinary clients do. A spinning one would take processor time from
         // servers.
@@ -182,7 +184,7 @@ impl<'a> Track<'a> {
         Ok(Self { core, servers, places, size: group.size })
     }
 
-    /// Runs one round.
+    /// Runs one round: every server of `heat` gets the load once.
     fn run(&self, heat: &mut Heat, round: usize) -> Result<(), String> {
         let count = heat.lanes.len();
         for turn in 0..count {
@@ -217,7 +219,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// Runs one round of our own client.
+    /// Runs the load of one round on a server with the suite's own client, and adds the figures to `into`.
     fn ask(
         &self,
         uri: &str,
@@ -248,7 +250,7 @@ impl<'a> Track<'a> {
     }
 }
 
-/// Returns the nanoseconds of crypt's cipher for `bytes` bytes.
+/// Returns the nanoseconds that the cipher of `crypt` needs for `bytes` bytes.
 fn cipher(bytes: u32) -> Result<f64, String> {
     let mut kernel = kinds::crypt::kernel(CIPHER_UNIT).map_err(|error| error.to_string())?;
     let (begun, mut units) = (Instant::now(), 0);

@@ -1,4 +1,4 @@
-//! The results: every round as JSON, and from that a table for the README and a page with plots.
+//! The results of the suite: every round as JSON, and from the JSON a table for the README and a page with plots.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::measure::{Measured, Series};
 use bench::machine::machine;
 use bench::stats::{Median, median, ratio};
 
-/// Our figure and its target.
+/// The ratio of the Cairn server to its best peer or to fio on a file, and the target.
 struct Verdict {
     ratio: Median,
     against: String,
@@ -59,7 +59,7 @@ fn amount(iops: f64, block: u32) -> String {
     }
 }
 
-/// Formats a line for the terminal.
+/// Formats the figures of a row for the terminal.
 pub fn line(measured: &Measured) -> String {
     let mut text = String::new();
     for series in measured.series.iter().chain(&measured.direct) {
@@ -90,7 +90,7 @@ pub fn line(measured: &Measured) -> String {
     text
 }
 
-/// Returns all results.
+/// Returns the results of all rows as JSON, with the facts about the machine.
 pub fn results(
     all: &[Measured],
     hops: Value,
@@ -107,7 +107,7 @@ pub fn results(
     })
 }
 
-/// Writes `results.json`, `table.md` and `index.html`.
+/// Writes the results to the files `results.json`, `table.md` and `index.html` in the directory `out`.
 pub fn write(out: &Path, results: &Value) -> Result<(), String> {
     let save = |name: &str, text: &str| {
         let path = out.join(name);
@@ -160,7 +160,7 @@ fn holds(value: &Value) -> &'static str {
     }
 }
 
-/// Formats the length of a round.
+/// Formats the length of a round in words.
 fn length(results: &Value) -> String {
     match results["round_seconds"].as_f64() {
         None | Some(1.0) => "a second".to_owned(),
@@ -168,7 +168,7 @@ fn length(results: &Value) -> String {
     }
 }
 
-/// Formats the table for the README.
+/// Formats the JSON results as a Markdown table for the README.
 pub fn table(results: &Value) -> String {
     let mut text = format!(
         "{} rounds of {} each, interleaved; medians; {} processors, client and server together.\n\n\
@@ -215,8 +215,8 @@ fn row(cell: &Value) -> String {
     )
 }
 
-/// Formats a row for hops. The target for tables is in instructions, those for hooks and devices are nanoseconds for
-/// each hop.
+/// Formats the table row of a graph in the results of `hops`. The target for tables is a number of instructions; the
+/// targets for hooks and devices are nanoseconds for each device.
 fn hop_row(hop: &Value, base: &Value, hops: &[Value]) -> String {
     let name = hop["name"].as_str().unwrap_or("");
     let (ns, each) = (number(&hop["ns"]), number(&hop["ns_per_hop"]));
@@ -244,7 +244,8 @@ fn hop_row(hop: &Value, base: &Value, hops: &[Value]) -> String {
     )
 }
 
-/// Formats one plot for each cell: every round of every server as a dot, its median as a bar.
+/// Formats the JSON results as an HTML page with one plot for each row: a dot for each round of a server, and a bar for
+/// the median.
 fn page(results: &Value) -> String {
     let mut text = format!(
         "<!doctype html><meta charset=utf-8><title>Cairn beside its peers</title>\

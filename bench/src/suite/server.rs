@@ -1,4 +1,4 @@
-//! Servers under test: their start, and their use of processor time.
+//! The servers that the suite measures: how it starts them, and their processor time.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -12,49 +12,50 @@ use crate::device;
 use crate::stream;
 use bench::places::Places;
 
-/// Limit for a server until it accepts connections.
+/// Longest time for a server to accept connections after its start.
 const START: Duration = Duration::from_secs(10);
 
-/// Limit for a server with a device until it has removed the device.
+/// Longest time for a server with a block device or mount to remove it and end, after SIGTERM.
 const END: Duration = Duration::from_secs(5);
 
-/// Writes in flight while a device is checked.
+/// Number of writes in flight while the suite checks a block device.
 const DEPTH: u32 = 32;
 
-/// Interval between two checks for a start or an end.
+/// Interval between two checks whether a server accepts connections or has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A server, and the way to start it. In every word `{socket}`, `{port}`, `{cipher}`, `{size}` and the placeholders of
-/// [`Places`] are replaced.
+/// How the suite starts a server. In every word of the command, the suite replaces `{socket}`, `{port}`, `{cipher}`,
+/// `{size}` and the placeholders of [`Places`].
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// A short name: `cairn`, `nbdkit`, `qsd`.
+    /// Short name of the server, such as `cairn`, `nbdkit` or `qsd`.
     pub name: &'static str,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// The interface that it offers.
+    /// The interface through which clients use the server.
     pub serves: Serves,
-    /// A file that must exist, filled, before it starts.
+    /// A file that the suite makes and fills before the server starts; `None` if the server needs no file.
     pub file: Option<&'static str>,
 }
 
-/// The interface that a server offers.
+/// The interface through which clients use a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Serves {
-    /// NBD on a Unix socket, with the name of the export.
+    /// NBD on a Unix socket; with the name of the export.
     Nbd(&'static str),
-    /// NBD on TCP with TLS, with the name of the export.
+    /// NBD over TLS on a TCP port; with the name of the export.
     Nbds(&'static str),
-    /// A long file over plain TLS.
+    /// A long file over plain TLS, without NBD (openssl).
     Stream,
     /// A block device, made by `cairn attach`.
     Attached { export: &'static str, control: &'static str },
-    /// A file of a FUSE mount, for a loop device, and the number of writes that it can handle at a time.
+    /// A file in a FUSE mount, on which the suite makes a loop device; with the number of writes in flight that the
+    /// server can handle.
     Looped { file: &'static str, depth: u32 },
 }
 
 impl Serves {
-    /// Returns the programs that it needs beside the server.
+    /// Returns the programs that clients of this interface need beside the server.
     pub fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Nbd(_) => &[],
@@ -64,50 +65,50 @@ impl Serves {
         }
     }
 
-    /// Returns the number of writes that it may have in flight.
+    /// Returns the number of writes in flight that the server can handle.
     pub fn depth(self) -> u32 {
         if let Self::Looped { depth, .. } = self { depth } else { DEPTH }
     }
 
-    /// Whether it needs root.
+    /// Whether clients of this interface need root.
     pub fn needs_root(self) -> bool {
         matches!(self, Self::Attached { .. } | Self::Looped { .. })
     }
 }
 
-/// The address of a running server.
+/// Where clients reach a running server.
 pub enum At {
-    /// URI of an NBD export.
+    /// At the URI of an NBD export.
     Uri(String),
-    /// TCP port of a stream.
+    /// At a TCP port, for a file over TLS.
     Port(u16),
-    /// Path of a block device.
+    /// At the path of a block device.
     Device(PathBuf),
 }
 
-/// Splits a command line into words.
+/// Splits a command line into words at white space.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A running server. It is ended on drop, with its device.
+/// A running server of the suite. On drop the server ends, and its block device or mount is removed.
 pub struct Server {
-    /// Its recipe's name.
+    /// Name of the server's recipe.
     pub name: &'static str,
-    /// Its address.
+    /// Where clients reach the server.
     pub at: At,
-    /// The command that was run.
+    /// The command line of the server, with placeholders for directories.
     pub line: String,
     // Dropped before the server ends.
     looped: Option<device::Looped>,
     child: Child,
     serves: Serves,
-    /// Its mount.
+    /// Mount point of the server's FUSE mount; `None` without a mount.
     mount: Option<PathBuf>,
 }
 
 impl Server {
-    /// Starts it and waits until it accepts.
+    /// Starts the server of a recipe with a volume of `size` bytes, and waits until it accepts connections.
     pub fn start(recipe: &Recipe, places: &Places, size: u64) -> Result<Self, String> {
         let socket = places.dir.join(format!("{}.sock", recipe.name));
         let _ = std::fs::remove_file(&socket);
@@ -157,7 +158,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until its interface is ready, and opens it.
+    /// Waits until the server's interface is ready, and makes its block device if it needs one.
     fn settle(
         &mut self,
         fill: &dyn Fn(&str) -> String,
@@ -210,12 +211,12 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the processor time of all its threads so far.
+    /// Returns the processor time of all threads of the server so far.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.child.id())
     }
 
-    /// Asks it to end, and waits for that. Returns whether it has ended.
+    /// Sends SIGTERM to the server, and waits until it has ended, at most [`END`]. Returns whether it has ended.
     fn ends(&mut self) -> bool {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if pid.is_none_or(|pid| kill_process(pid, Signal::TERM).is_err()) {
@@ -246,10 +247,10 @@ impl Drop for Server {
     }
 }
 
-/// Returns the path of a program: one of this tree, or of the system.
+/// Returns the path of a program: relative to this source tree if the name has a slash, otherwise from `PATH`.
 ///
 /// # Errors
-/// If the program does not exist, with the next step.
+/// The program does not exist. The message names the next step.
 pub fn absolute(program: &str) -> Result<PathBuf, String> {
     let here = std::env::current_dir().map_err(|error| error.to_string())?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -262,7 +263,7 @@ pub fn absolute(program: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("there is no {program}. Next: tools/setup bench"))
 }
 
-/// Returns a free TCP port of this machine.
+/// Returns a TCP port of this machine that is free now.
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0));
     let address = listener.and_then(|listener| listener.local_addr());

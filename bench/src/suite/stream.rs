@@ -1,5 +1,5 @@
-//! The throughput of openssl's own programs over one TLS connection: one sends a file, the other decrypts it and
-//! ignores the content.
+//! Measures the throughput of openssl's own programs over one TLS connection: the openssl server sends a file, and the
+//! openssl client decrypts it and ignores the content.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,22 +10,22 @@ use bench::load::Load;
 
 use crate::server::absolute;
 
-/// The cipher that Cairn's client and server agree on; openssl must use the same.
+/// The TLS cipher that Cairn's client and server agree on; openssl must use the same cipher.
 pub const CIPHER: &str = "TLS_AES_256_GCM_SHA384";
 
-/// Name of the file that is sent, in the directory of the server.
+/// Name of the file that the openssl server sends, in the directory of the server.
 const FILE: &str = "stream";
 
-/// Its size: enough for a few seconds.
+/// Size of that file in bytes: enough for a few seconds.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// Interval between two looks at the progress of the client.
+/// Interval between two checks how many bytes the openssl client has received.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Limit for the first bytes at the client.
+/// Longest time until the openssl client has received the first 16 MiB.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes an authority, and a certificate signed by it for this machine. Existing ones are kept.
+/// Makes a certificate authority, and a server certificate signed by it. Keeps existing certificates in `dir`.
 pub fn make_certificates(dir: &Path) -> Result<(), String> {
     let path = |name: &str| dir.join(name).display().to_string();
     if dir.join("server-cert.pem").exists() {
@@ -62,7 +62,7 @@ pub fn make_certificates(dir: &Path) -> Result<(), String> {
     make("server", "/CN=localhost", &server)
 }
 
-/// Makes the file that is sent.
+/// Makes the file that the openssl server sends.
 pub fn make_file(shm: &Path) -> Result<(), String> {
     let path = shm.join(FILE);
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -75,7 +75,7 @@ pub fn make_file(shm: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A client that receives the file, killed on drop.
+/// An openssl client that receives the file, killed on drop.
 struct Client(Child);
 
 impl Client {
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of bytes that it has decrypted so far; `None` when it has ended.
+    /// Returns the number of bytes that the openssl client has decrypted so far; `None` when the client has ended.
     fn taken(&mut self) -> Option<u64> {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return None;
@@ -115,8 +115,8 @@ impl Drop for Client {
     }
 }
 
-/// Runs one round. Returns blocks of the load per second, from the end of its warm-up for the time of the load or until
-/// the end of the file.
+/// Runs one round with an openssl client on the TCP port `port`. Returns the number of the load's blocks received per
+/// second, measured after the warm-up for the time of the load or until the end of the file.
 pub fn round(port: u16, dir: &Path, load: &Load) -> Result<f64, String> {
     let mut client = Client::start(port, dir)?;
     let least = FILE_BYTES / 64;

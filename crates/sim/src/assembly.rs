@@ -1,9 +1,9 @@
-//! A graph that a test builds device by device, from the bottom up, with the kinds of a registry.
+//! A graph that a test builds in code, device by device from the bottom up, with the kinds of a registry.
 //!
 //! `graph::Graph` opens graphs from specs, and the simulator uses it for labelled disks. An [`Assembly`] can do three
-//! things that a spec cannot express: it accepts devices without a kind (the strict lower of the battery, and the
-//! wrong devices that the battery must detect), it can leave tables unfused, and it returns the facts about each
-//! device before the next device is chosen.
+//! things that a spec cannot express: it accepts devices without a kind (the strict lower of the battery, and the wrong
+//! devices that the battery must detect), it can leave tables unfused, and it returns the facts about each device
+//! before the test chooses the next device.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -27,23 +27,23 @@ use crate::carried::{AS_DEVICE, Carried};
 use crate::draw::Stream;
 use crate::world::{SimWorld, Stuck};
 
-/// A graph that is being built, and its engine.
+/// A graph that a test builds device by device, with its engine.
 pub struct Assembly {
-    /// The engine of the graph. Its task runs in the world from the creation on.
+    /// The engine of the graph. It runs from the creation of the assembly on.
     pub engine: Engine,
     env: Env,
     registry: Registry,
     fuse: bool,
     parts: Vec<Part>,
-    /// The world that runs while the opening of a device waits.
+    /// The simulated world that the assembly runs while the opening of a device waits; `None` if no opening waits.
     world: Option<SimWorld>,
-    /// The stores of device state, if the disks are labelled.
+    /// Where devices keep their states, if the disks are labelled; `None` without labels.
     labels: Option<Rc<dyn Labels>>,
 }
 
-/// Stores of device state on the lowest devices of an assembly, as on labelled disks.
+/// Where the devices of an assembly keep their states, instead of the labels of real disks.
 pub trait Labels {
-    /// Returns the state store of `device`. `beneath` are the lowest devices below each of its ports.
+    /// Returns the store for the state of `device`. `beneath`: for each port, the disks below it.
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
 }
 
@@ -53,24 +53,25 @@ struct Part {
     node: NodeId,
     body: Body,
     on: Vec<PartId>,
-    /// The first byte of the device that no partition uses.
+    /// Address in bytes of the first byte of the device behind its last partition so far.
     next_free: u64,
     beneath: Rc<Beneath>,
 }
 
-/// The code or the data of a device in the assembly.
+/// The code or table that the engine runs for a device of the assembly.
 enum Body {
     Device(Rc<dyn AnyDevice>),
     Hooks(Rc<dyn Hooks>),
-    /// A table, with the node of each of its ports.
+    /// A table, with the engine's node for each of its ports.
     Table(Rc<Table>, Vec<NodeId>),
 }
 
-/// Options of a device, each with its name.
+/// Options of a new device: pairs of name and value.
 pub type Options<'a> = &'a [(&'static str, Value)];
 
 impl Assembly {
-    /// Creates an assembly without devices. `fuse` is whether tables over tables are fused.
+    /// Creates a graph without devices. `fuse`: the assembly fuses tables over tables. `order`: the random numbers by
+    /// which the engine orders ready requests.
     pub fn new(env: &Env, registry: Registry, fuse: bool, order: Stream) -> Self {
         let engine = Engine::new(env.pool());
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
@@ -79,28 +80,29 @@ impl Assembly {
         Self { engine, env, registry, fuse, parts, world: None, labels: None }
     }
 
-    /// Sets the world that runs while devices are opened: the world of the assembly's environment.
+    /// Sets the simulated world of the assembly's environment. While the opening of a device waits, the assembly runs
+    /// the world.
     #[must_use]
     pub fn in_world(mut self, world: &SimWorld) -> Self {
         self.world = Some(world.clone());
         self
     }
 
-    /// Makes the disks labelled, with `labels` as the stores of device state.
+    /// Makes the disks of the assembly labelled: devices keep their states in `labels`.
     #[must_use]
     pub fn on_labels(mut self, labels: Rc<dyn Labels>) -> Self {
         self.labels = Some(labels);
         self
     }
 
-    /// Returns the state store of a device called `name` with the lowers `on`.
+    /// Returns the store for the state of a device called `name` over the devices `on`.
     pub fn kept(&self, name: &str, on: &[PartId]) -> Rc<dyn StateStore> {
         let Some(labels) = &self.labels else { return Rc::new(NoStateStore::new(false)) };
         let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
         labels.clone().kept(name, &beneath)
     }
 
-    /// Returns the lowest devices below a device; the device itself if it has no lowers.
+    /// Returns the disks below a device; the device itself if it has no lowers.
     fn beneath(&self, part: PartId) -> BTreeSet<PartId> {
         match &self.parts[part].on[..] {
             [] => BTreeSet::from([part]),
@@ -108,39 +110,40 @@ impl Assembly {
         }
     }
 
-    /// Runs the world until `answer` is ready. Without a world `answer` must be ready at once.
+    /// Returns the result of opening a device. Runs the simulated world until then; without a world the result must be
+    /// ready.
     fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
         let Some(world) = &self.world else { return Ok(at_once(answer)) };
         let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
         world.block_on(answer).map_err(stuck)
     }
 
-    /// Returns the node of a device in the engine.
+    /// Returns the engine's node of a device.
     pub fn node(&self, part: PartId) -> NodeId {
         self.parts[part].node
     }
 
-    /// Returns the environment of the assembly.
+    /// Returns the environment in which the devices of the graph were created.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Returns a handle to a device, for a device above it.
+    /// Returns a handle with which an upper device sends requests to this device.
     pub fn lower(&self, part: PartId) -> Lower {
         self.engine.lower(self.parts[part].node)
     }
 
-    /// Returns the name of a device.
+    /// Returns the name that the assembly gave to a device.
     pub fn name(&self, part: PartId) -> &str {
         &self.parts[part].name
     }
 
-    /// Returns the facts about a device.
+    /// Returns the facts about a device (size, block size, limits).
     pub fn info(&self, part: PartId) -> &Info {
         &self.parts[part].info
     }
 
-    /// Returns the numbers of a device's lowers that each have all bytes of the device now.
+    /// Returns the ports of a device whose lowers each have all bytes of the device now.
     pub fn holders(&self, part: PartId) -> Vec<usize> {
         match &self.parts[part].body {
             Body::Device(device) => device.holders(),
@@ -148,7 +151,7 @@ impl Assembly {
         }
     }
 
-    /// Returns the report of a device.
+    /// Returns the report of a device (state, members, counters).
     pub fn report(&self, part: PartId) -> Report {
         match &self.parts[part].body {
             Body::Device(device) => device.report(),
@@ -157,7 +160,7 @@ impl Assembly {
         }
     }
 
-    /// Returns the commands that a device knows.
+    /// Returns the commands that a device accepts.
     pub fn verbs(&self, part: PartId) -> &'static [&'static VerbInfo] {
         match &self.parts[part].body {
             Body::Device(device) => device.verbs(),
@@ -165,20 +168,20 @@ impl Assembly {
         }
     }
 
-    /// Sends a command to a device.
+    /// Sends a command to a device. Returns a future of the reply.
     pub fn command(&self, part: PartId, command: Command) -> LocalFuture<Result<Reply>> {
         self.engine.control(self.parts[part].node, command)
     }
 
-    /// Sends a command of verb `V` to a device, which must answer at once.
+    /// Sends a command of type `V` to a device, which must answer without waiting.
     ///
     /// # Errors
-    /// The error of the device; `TimedOut` if the device does not answer at once.
+    /// The error of the device; `TimedOut` if the device does not answer without waiting.
     pub fn ask<V: Verb>(&self, part: PartId, args: V::Args) -> Result<V::Answer> {
         answered(self.ask_later::<V>(part, args))
     }
 
-    /// Sends a command of verb `V` to a device.
+    /// Sends a command of type `V` to a device. Returns a future of the answer.
     pub fn ask_later<V: Verb>(
         &self,
         part: PartId,
@@ -188,7 +191,7 @@ impl Assembly {
         Box::pin(async move { reply.await?.answer::<V>() })
     }
 
-    /// Returns the parts of a device's lowers in which a range lies; empty for a table or a hook.
+    /// Returns the byte ranges of a device's lowers to which `range` of the device maps; empty for a table or a hook.
     ///
     /// # Errors
     /// The error of the device.
@@ -202,10 +205,10 @@ impl Assembly {
         })
     }
 
-    /// Adds a device that was created already, with its handles to the devices `on`.
+    /// Adds a device to the graph that the test has created itself, over the devices `on`.
     ///
     /// # Errors
-    /// As [`Engine::add_device`].
+    /// The errors of [`Engine::add_device`].
     pub fn adopt(
         &mut self,
         name: &str,
@@ -218,7 +221,7 @@ impl Assembly {
         Ok(self.push(name.to_owned(), on, node, Body::Device(device)))
     }
 
-    /// Adds a new device of the kind called `kind` over the devices `on`.
+    /// Creates a device of the kind called `kind` with these options over the devices `on`, and adds it to the graph.
     ///
     /// # Errors
     /// The error of planning or creating the device; `NotFound` if the registry has no such kind.
@@ -339,10 +342,10 @@ impl Assembly {
     }
 }
 
-/// Returns the answer to a command that needs no time.
+/// Returns the answer to a command that a device must answer without waiting.
 ///
 /// # Errors
-/// The command's own error; `TimedOut` if the answer is not ready at once.
+/// The error in the answer; `TimedOut` if the device waits.
 pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -352,7 +355,7 @@ pub fn answered<T>(mut answer: LocalFuture<Result<T>>) -> Result<T> {
     }
 }
 
-/// Returns the answer of a simulated disk. Opening a simulated disk never waits.
+/// Returns the result of opening a simulated disk, which never waits.
 fn at_once<T>(mut answer: LocalFuture<T>) -> T {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,

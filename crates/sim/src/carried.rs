@@ -1,4 +1,4 @@
-//! A device around a hook, so that seeds can run the same hook in the engine or as a device.
+//! A device that runs a hook, so that a test can run the same hook in the engine or as a device.
 
 use std::rc::Rc;
 
@@ -6,10 +6,10 @@ use block::control::Resolved;
 use block::{ByteRange, Device, Hooks, Info, Lower, Push, Report, Request, Result};
 use kind::Value;
 
-/// The option of an assembly that makes a device from a hook. It belongs to no kind.
+/// Option of [`Assembly::add`](crate::Assembly::add) for a hook: add the hook as a device instead of in the engine.
 pub const AS_DEVICE: (&str, Value) = ("as-device", Value::Switch(true));
 
-/// A device that calls a hook for each request and for each reply.
+/// A device that calls a hook for each request on its way down and for each reply on its way up.
 pub(crate) struct Carried {
     info: Info,
     lower: Lower,
@@ -17,7 +17,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Creates a device over `lower` that calls `hooks`.
+    /// Creates a device over `lower` that calls the hook `hooks`.
     pub fn new(hooks: Rc<dyn Hooks>, lower: Lower) -> Self {
         Self { info: lower.info().clone(), lower, hooks }
     }

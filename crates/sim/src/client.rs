@@ -1,4 +1,5 @@
-//! A client of a graph. Each of its requests completes exactly once, even if the client does not wait for the reply.
+//! A simulated client that sends requests to a device directly through the engine. Each request completes exactly once,
+//! even if the client does not wait for the reply.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,7 +11,8 @@ use std::task::{Context, Poll};
 use block::{Error, ErrorKind, Info, Op, Request, Result, Waiter, check};
 use engine::{Engine, NodeId, Portal, Sink};
 
-/// A sender of requests to one node of a graph. A clone refers to the same client.
+/// A client that sends requests to one device of a graph, directly through the engine. A clone refers to the same
+/// client.
 #[derive(Clone)]
 pub struct Client {
     engine: Engine,
@@ -19,12 +21,12 @@ pub struct Client {
     calls: Rc<Calls>,
 }
 
-/// A finished request of a client.
+/// The reply to a client's request.
 #[derive(Debug)]
 pub struct Answer {
     /// The operation of the request, with its buffers.
     pub op: Op,
-    /// The result of the request.
+    /// Whether the request succeeded, or its error.
     pub result: Result<()>,
 }
 
@@ -41,7 +43,7 @@ enum Wait {
 }
 
 impl Client {
-    /// Creates a client of `node`, with a portal of its own.
+    /// Creates a client of the device `node`, with a new portal.
     pub fn new(engine: &Engine, node: NodeId) -> Self {
         Self::of(engine, engine.portal("client", node))
     }
@@ -51,17 +53,17 @@ impl Client {
         Self { engine: engine.clone(), info: portal.info(), portal, calls: Rc::default() }
     }
 
-    /// Returns the facts about the device behind the portal when the client was created.
+    /// Returns the facts (size, block size, limits) about the device behind the portal when the client was created.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Returns the number of requests whose result was not taken yet.
+    /// Returns the number of requests whose reply the client has not taken yet.
     pub fn open(&self) -> usize {
         self.calls.open.borrow().len()
     }
 
-    /// Waits until the engine can admit a request with the operation `op`.
+    /// Waits until the engine has a slot and buffers for a request with the operation `op`.
     pub async fn room(&self, op: &Op) {
         self.engine.wait_capacity(&self.portal, op).await;
     }
@@ -104,7 +106,7 @@ impl Sink for Calls {
     }
 }
 
-/// A wait for the end of a request.
+/// A future of the reply to a client's request.
 #[must_use = "the answer reports whether the request succeeded"]
 pub struct Call {
     calls: Rc<Calls>,

@@ -1,4 +1,4 @@
-//! Virtual time: the queue of future events, and a hash of the past events.
+//! The virtual clock of a simulated world: the queue of future events, and a hash of the past events.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use block::env::TimerId;
 use crate::counters::Counters;
 use crate::draw::mix;
 
-/// A component that schedules events.
+/// A simulated component (disk or connection) that schedules events on the virtual clock.
 pub(crate) trait Fire {
-    /// Handles the event that the component has scheduled as `id`, at the time of the event.
+    /// Handles the event that the component has scheduled under the number `id`, when its time comes.
     fn fire(&self, id: u64);
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Fire(Rc<dyn Fire>, u64),
 }
 
-/// The clock of one world, which all components of the world share.
+/// The virtual clock of one simulated world, which disks, connections and tasks share.
 pub(crate) struct Clock {
     pub seed: u64,
     pub counters: Counters,
@@ -50,7 +50,8 @@ impl Clock {
         Mono(self.now.get())
     }
 
-    /// Returns a number that is larger than that of every earlier call. Such numbers order all events of the world.
+    /// Returns a number that is larger than the number of every earlier call. Such numbers order all events of the
+    /// simulated world.
     pub fn tick(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
@@ -65,12 +66,13 @@ impl Clock {
         self.events.borrow_mut().remove(&(timer.0, timer.1));
     }
 
-    /// Returns the time of the next event.
+    /// Returns the virtual time of the next event; `None` if no event is scheduled.
     pub fn next_at(&self) -> Option<Mono> {
         self.events.borrow().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Advances the clock to the next event, and carries out the event. Returns `false` if there is none.
+    /// Advances the virtual clock to the next event, and carries out the event. Returns `false` if no event is
+    /// scheduled.
     pub fn step(&self) -> bool {
         let Some(((at, _), event)) = self.events.borrow_mut().pop_first() else { return false };
         self.now.set(self.now.get().max(at.0));
@@ -81,7 +83,7 @@ impl Clock {
         true
     }
 
-    /// Adds to the hash of past events that the event `what` happened to the object `which`.
+    /// Adds an event to the hash of past events: an event of type `what` happened to object `which`.
     pub fn record(&self, what: u64, which: u64) {
         let moment = self.now.get().as_nanos() as u64;
         self.trace.set(mix(self.trace.get() ^ mix(what) ^ mix(which).rotate_left(17) ^ moment));

@@ -1,18 +1,18 @@
-//! Counters of all types of events in a world. They show whether a test never had an event of a type.
+//! Counters of the events in a simulated world. They show whether a test never had an event of some type.
 
 use std::cell::Cell;
 
 macro_rules! counts {
     ($($name:ident $words:literal,)*) => {
-        /// A type of event in a simulated world.
+        /// A type of event in a simulated world, such as a disk operation, a fault or a live change.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub enum Count { $(#[doc = $words] $name,)* }
 
         impl Count {
-            /// All types of events, in order.
+            /// All types of events, in the order of their counters.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns the description of the type.
+            /// Returns the name of the event type in words, as the simulator prints it.
             pub const fn words(self) -> &'static str {
                 match self { $(Self::$name => $words,)* }
             }
@@ -117,7 +117,7 @@ counts! {
     Work "jobs of worker threads",
 }
 
-/// The number of events of each type.
+/// For each type of event, the number of events that happened in a simulated world.
 #[derive(Debug)]
 pub struct Counters([Cell<u64>; Count::ALL.len()]);
 
@@ -139,19 +139,19 @@ impl Counters {
         cell.set(cell.get() + times);
     }
 
-    /// Returns the number of events of the type `count`.
+    /// Returns the number of events of the type `count` so far.
     pub fn get(&self, count: Count) -> u64 {
         self.0[count as usize].get()
     }
 
-    /// Adds the numbers of `other` to those of this object.
+    /// Adds the counters of `other` to these counters.
     pub fn absorb(&self, other: &Self) {
         for count in Count::ALL {
             self.add_many(*count, other.get(*count));
         }
     }
 
-    /// Returns the types of events that never happened.
+    /// Returns the types of events that have not happened so far.
     pub fn zeroes(&self) -> impl Iterator<Item = Count> {
         Count::ALL.iter().copied().filter(|count| self.get(*count) == 0)
     }

@@ -1,4 +1,4 @@
-//! The access of a client to a volume: through a portal of the graph, or through NBD connections.
+//! How simulated clients send requests to a volume: directly into the engine, or over NBD connections to a server.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,28 +12,28 @@ use wire::nbd::{ClientConfig, Command, CommandFlags, TransmissionFlags};
 use crate::client::{Answer, Client};
 use crate::draw::Stream;
 
-/// Pause after a failed try to connect.
+/// Pause of a simulated client after a failed try to connect to the NBD server.
 const REST: Duration = Duration::from_millis(1);
 
-/// Access of a client to a volume. A clone refers to the same access.
+/// How a simulated client sends requests to a volume. A clone uses the same connections.
 #[derive(Clone)]
 pub enum Door {
-    /// Requests go to the graph, without a server.
+    /// The client sends requests directly into the engine, without an NBD server.
     Graph(Client),
-    /// Requests go to a server over NBD connections.
+    /// The client sends requests over NBD connections to a server.
     Nbd(Rc<Remote>),
 }
 
-/// The reply to a request, which may be lost.
+/// The result of a client's request, with or without a reply.
 #[derive(Debug)]
 pub struct Reply {
     /// The operation with its buffers, and its result.
     pub answer: Answer,
-    /// Whether the connection broke before the reply came, so that the result is not known.
+    /// Whether the connection broke before the reply came, so that the client cannot know the result.
     pub lost: bool,
 }
 
-/// Several connections to one export. A broken connection is replaced by a new one.
+/// Several NBD connections of a simulated client to one export. The client replaces a broken connection by a new one.
 pub struct Remote {
     env: Env,
     address: Address,
@@ -44,7 +44,7 @@ pub struct Remote {
 }
 
 impl Door {
-    /// Returns the facts about the volume.
+    /// Returns the facts (size, block size, limits) about the volume.
     pub fn info(&self) -> &Info {
         match self {
             Self::Graph(client) => client.info(),
@@ -52,7 +52,7 @@ impl Door {
         }
     }
 
-    /// Sends a request when the graph can admit it, and waits for the reply.
+    /// Waits until the engine has room for a request, sends the request, and waits for the reply.
     pub async fn send(&self, op: Op) -> Reply {
         match self {
             Self::Graph(client) => {
@@ -63,7 +63,7 @@ impl Door {
         }
     }
 
-    /// Sends a request without waiting for the reply.
+    /// Waits until the engine has room for a request, and sends the request without waiting for the reply.
     pub async fn abandon(&self, op: Op) {
         match self {
             Self::Graph(client) => {
@@ -82,7 +82,7 @@ impl Door {
     }
 }
 
-/// An operation in the form of an NBD command.
+/// A client's request as one NBD command.
 struct Sent {
     command: Command,
     flags: CommandFlags,
@@ -92,8 +92,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Returns the command for `op` on a connection, with the abilities that the connection's handshake has agreed
-    /// on; `None` if the operation is no single command.
+    /// Returns the NBD command for the operation `op`, with flags that the server has offered on `connection`; `None`
+    /// for block status, which is no single command.
     fn of(op: &Op, connection: &Connection) -> Option<Self> {
         let offers = |flag| connection.session().facts.flags.has(flag);
         let (command, buf) = match op {
@@ -119,8 +119,8 @@ impl Sent {
 }
 
 impl Remote {
-    /// Creates `count` connections to `export` at `address`. Each is connected when a request needs it. `info` are
-    /// the facts about the export.
+    /// Creates the access to `export` of the NBD server at `address`, over `count` connections. A connection is opened
+    /// when a request first needs the connection. `info`: the facts about the export.
     pub fn new(
         env: &Env,
         address: &Address,
@@ -139,7 +139,7 @@ impl Remote {
         })
     }
 
-    /// Closes every connection with a disconnect command.
+    /// Closes every NBD connection with a disconnect command.
     pub fn close(&self) {
         for connection in self.connections.take().iter().flatten() {
             connection.close();
@@ -150,13 +150,13 @@ impl Remote {
         self.draw.below(self.connections.borrow().len() as u64) as usize
     }
 
-    /// Returns a random connection; `None` if it is not connected, or broken.
+    /// Returns a random one of the NBD connections; `None` if the connection is not open, or broken.
     fn any(&self) -> Option<Connection> {
         let n = self.pick();
         self.connections.borrow()[n].clone().filter(|connection| connection.gone().is_none())
     }
 
-    /// Returns a connection. Connects it first if necessary.
+    /// Returns a random NBD connection. Opens the connection if necessary, in at most 100 tries.
     async fn connection(&self) -> Result<Connection> {
         let mut failed = block::env::stopped();
         for _ in 0..100 {

@@ -1,12 +1,12 @@
-//! Random numbers from named streams.
+//! Random numbers of the simulator, in named streams.
 //!
-//! Every number is a pure function of the seed, the name of its stream, the object to which it belongs, and a
-//! counter. So an operation that is removed from a run does not change the numbers of other operations, and a fault
-//! with rate zero uses no number.
+//! Every number is a pure function of the seed, the name of its stream, the number of the object that uses the stream,
+//! and a counter. So the removal of an operation from a run does not change the random numbers of other operations, and
+//! a fault with rate zero draws no number.
 
 use std::cell::Cell;
 
-/// Maps 64 bits to 64 other bits (the finisher of splitmix64).
+/// Maps 64 bits to 64 pseudo-random bits (the finisher of splitmix64).
 pub const fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,7 +14,7 @@ pub const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Returns a hash of the name of a stream.
+/// Returns a hash of the name of a stream of random numbers.
 pub const fn domain(name: &str) -> u64 {
     let (bytes, mut hash, mut at) = (name.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
     while at < bytes.len() {
@@ -24,15 +24,15 @@ pub const fn domain(name: &str) -> u64 {
     hash
 }
 
-/// Returns number `counter` of the stream for `domain` and `entity`.
+/// Returns random number `counter` of the stream with the hashed name `domain`, for the object number `entity`.
 pub const fn splitmix(seed: u64, domain: u64, entity: u64, counter: u64) -> u64 {
     mix(mix(mix(seed ^ domain) ^ entity) ^ counter)
 }
 
-/// A rate in a million.
+/// A rate as a number of events in a million.
 pub type Ppm = u32;
 
-/// A stream of random numbers for one object.
+/// A stream of random numbers for one object, such as a disk or a client.
 #[derive(Clone, Debug)]
 pub struct Stream {
     key: u64,
@@ -40,42 +40,42 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the stream called `name` for the object `entity`.
+    /// Creates the stream of random numbers with the name `name`, for the object number `entity`.
     pub const fn new(seed: u64, name: &str, entity: u64) -> Self {
         Self { key: mix(mix(seed ^ domain(name)) ^ entity), counter: Cell::new(0) }
     }
 
-    /// Returns number `counter` of the stream, without regard to earlier calls.
+    /// Returns random number `counter` of the stream. Does not change which number [`Stream::next`] returns.
     pub fn at(&self, counter: u64) -> u64 {
         mix(self.key ^ counter)
     }
 
-    /// Returns the next number of the stream.
+    /// Returns the next random number of the stream.
     pub fn next(&self) -> u64 {
         let counter = self.counter.get();
         self.counter.set(counter + 1);
         self.at(counter)
     }
 
-    /// Returns the next number of the stream, reduced below `bound`.
+    /// Returns a random number from 0 to `bound - 1`, the next of the stream.
     ///
     /// # Panics
-    /// If `bound` is zero.
+    /// If `bound` is 0.
     pub fn below(&self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// Returns the next number of the stream, reduced to the range from `least` to `most`.
+    /// Returns a random number from `least` to `most` (both included), the next of the stream.
     pub fn within(&self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// Whether an event with a chance of `rate` in a million happens. Uses no number for a rate of zero.
+    /// Draws whether an event with a chance of `rate` in a million happens. Draws no number for a rate of zero.
     pub fn chance(&self, rate: Ppm) -> bool {
         rate > 0 && self.below(1_000_000) < u64::from(rate)
     }
 
-    /// Returns a random element of `from`.
+    /// Returns a random element of `from`, selected by the next number of the stream.
     ///
     /// # Panics
     /// If `from` is empty.

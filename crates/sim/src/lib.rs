@@ -1,5 +1,5 @@
-//! The simulated world: it implements the interfaces of [`block::env`] with a clock, disks, a network and a scheduler
-//! that depend only on a seed. So a run can be repeated exactly from its seed.
+//! The simulator: implements the interfaces of [`block::env`] with a virtual clock, simulated disks, a simulated
+//! network and a task executor, which depend only on a seed. So a run can be repeated exactly from its seed.
 #![forbid(unsafe_code)]
 
 mod assembly;
@@ -22,7 +22,7 @@ pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};
 pub use disk::{CutPolicy, DiskConfig, Faults, Image, Profile, SimDisk};
 pub use door::{Door, Remote, Reply};
-/// The number of a device in an assembly.
+/// The number of a device in an [`Assembly`], counted from 0 in the order in which devices were added.
 pub use kind::testing::PartId;
 pub use memory::ProcessId;
 pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};

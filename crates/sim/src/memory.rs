@@ -1,4 +1,4 @@
-//! Persistent memory of simulated processes, and the death of a process during a write to it.
+//! Persistent memory of simulated processes, which outlives them, and the death of a process during a write to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use std::rc::{Rc, Weak};
 use block::env::{Lasting, PersistentMemory};
 use block::{Error, ErrorKind, Result};
 
-/// A process of a world. All processes of a world share its clock, its network and its disks.
+/// Number of a simulated process. All processes of a simulated world share its clock, network and disks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct ProcessId(pub u64);
 
-/// The persistent memory of all processes of a world, by name.
+/// The persistent memory of all processes in a simulated world, by name.
 #[derive(Default)]
 pub(crate) struct AllMemory {
     is_kept: Cell<bool>,
@@ -19,26 +19,27 @@ pub(crate) struct AllMemory {
     death: Rc<Cell<Death>>,
 }
 
-/// The planned death of a process during a write to persistent memory.
+/// The planned death of a simulated process during a write to persistent memory.
 #[derive(Clone, Copy, Default)]
 enum Death {
     #[default]
     Never,
-    /// The process dies in the `writes`-th write from now on, after at most `bytes` bytes were stored.
+    /// The process that makes the `writes`-th write from now on dies in that write, after at most `bytes` bytes were
+    /// stored.
     At { writes: u64, bytes: usize },
-    /// The process has died, although its task has not returned yet.
+    /// The process of the running task has died, although the task has not returned yet.
     Now,
 }
 
 struct Held {
     bytes: Rc<RefCell<Vec<u8>>>,
-    /// The last process that got the memory. The next field is the handle of that process.
+    /// The last process that got the memory. `had` is the handle of that process.
     owner: Cell<ProcessId>,
     had: RefCell<Weak<Memory>>,
 }
 
 impl AllMemory {
-    /// Makes memory outlive processes from now on.
+    /// From now on, keeps persistent memory when its process ends, as under a supervisor.
     pub fn keep(&self) {
         self.is_kept.set(true);
     }
@@ -51,20 +52,21 @@ impl AllMemory {
         self.death.set(Death::At { writes, bytes });
     }
 
-    /// Whether the process of the running task has died in a write.
+    /// Whether the process of the running task has died in a write to persistent memory.
     pub fn is_death_due(&self) -> bool {
         matches!(self.death.get(), Death::Now)
     }
 
-    /// Cancels the planned death.
+    /// Cancels the planned death of a process.
     pub fn forget_death(&self) {
         self.death.set(Death::Never);
     }
 
-    /// Returns the memory called `name`; new memory has `bytes` zeros.
+    /// Returns the persistent memory called `name` to `process`. Memory with a new name has `bytes` bytes, all zeros.
     ///
     /// # Errors
-    /// `Unsupported` if no memory outlives processes in this world; `InUse` if `process` has the memory already.
+    /// `Unsupported` if the simulated world has no supervisor that keeps memory; `InUse` if `process` has the memory
+    /// already.
     pub fn get(&self, name: &str, bytes: u64, process: ProcessId) -> Result<PersistentMemory> {
         if !self.is_kept() {
             let words = format!("{name}: this simulated machine has no supervisor");
@@ -89,14 +91,14 @@ impl AllMemory {
     }
 }
 
-/// The handle of one process to persistent memory.
+/// The handle of one simulated process to persistent memory.
 struct Memory {
     bytes: Rc<RefCell<Vec<u8>>>,
     death: Rc<Cell<Death>>,
 }
 
 impl Memory {
-    /// Returns the number of bytes that a write of `len` bytes stores before the process dies.
+    /// Returns how many of the `len` bytes of a write are stored: fewer than `len` if the process dies in the write.
     fn reach(&self, len: usize) -> usize {
         match self.death.get() {
             Death::Never => len,

@@ -1,4 +1,4 @@
-//! The simulated network: pairs of byte streams with random splits, delays and resets.
+//! The simulated network: connections whose bytes arrive with random splits and delays, and that can be reset.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,14 +14,15 @@ use crate::clock::{Clock, Event, Fire};
 use crate::counters::Count;
 use crate::draw::{Stream, domain};
 
-/// Most bytes in transit in one direction of a connection. They are few, so that senders must wait.
+/// Largest number of bytes in transit in one direction of a simulated connection. They are few, so that senders must
+/// wait.
 const ROOM_BYTES: usize = 32 << 10;
 
-/// The two ends of a connection: the end that connected, and the end that accepted.
+/// Indices of the two ends of a simulated connection: the end that connected, and the end that accepted.
 const CALLER: usize = 0;
 const CALLED: usize = 1;
 
-/// The listeners and connections of a world.
+/// All listeners and connections of a simulated world.
 pub(crate) struct Network {
     clock: Rc<Clock>,
     listeners: RefCell<BTreeMap<Address, Rc<Listening>>>,
@@ -37,7 +38,7 @@ struct Listening {
     called_off: Cell<bool>,
 }
 
-/// A connection: both of its ends.
+/// A simulated connection with both of its ends.
 struct Pair {
     me: Weak<Self>,
     clock: Rc<Clock>,
@@ -50,20 +51,21 @@ struct Pair {
 
 #[derive(Default)]
 struct End {
-    /// Bytes that this end can receive.
+    /// Bytes in transit that this end of the connection can receive now.
     arrived: VecDeque<u8>,
-    /// Whether this end was shut down.
+    /// Whether a process has shut down this end of the connection.
     closed: bool,
     open: BTreeMap<u64, Transfer>,
     outcomes: BTreeMap<u64, Outcome>,
 }
 
-/// A send or a receive in flight, with its buffers.
+/// A send or a receive in flight at one end of a connection, with its buffers.
 struct Transfer {
     io: Io,
     waiter: Waiter,
     abandoned: bool,
-    /// Whether the next event of the transfer is scheduled. If not, the transfer waits for the other end.
+    /// Whether the next clock event of the send or receive is scheduled. If not, the send or receive waits for the
+    /// other end of the connection.
     set: bool,
 }
 
@@ -72,7 +74,7 @@ enum Io {
     Send(Vec<Buf>),
 }
 
-/// The handle of a process to one end of a connection.
+/// The handle (socket) of a process to one end of a simulated connection.
 struct Held {
     pair: Rc<Pair>,
     side: usize,
@@ -107,7 +109,7 @@ impl Network {
         Ok(Rc::new(Open(listening)))
     }
 
-    /// Connects to the listener at `to`, after a random delay.
+    /// Connects to the listener at the address `to`, after a random delay.
     pub fn connect(&self, env: Env, to: &Address) -> LocalFuture<Result<Rc<dyn Socket>>> {
         let number = self.made.replace(self.made.get() + 1);
         let draw = Stream::new(self.clock.seed, "connection", number);
@@ -143,7 +145,7 @@ impl Network {
         })
     }
 
-    /// Breaks the connection that `drawn` selects, if there is a connection.
+    /// Resets one open connection, selected by the random number `drawn`. Does nothing without a connection.
     pub fn reset_one(&self, drawn: u64) {
         let whole = self.whole();
         if !whole.is_empty() {
@@ -151,7 +153,7 @@ impl Network {
         }
     }
 
-    /// Breaks all connections.
+    /// Resets all open connections.
     pub fn reset_all(&self) {
         self.whole().iter().for_each(|pair| self.reset(pair));
     }
@@ -166,14 +168,14 @@ impl Network {
         pair.break_off();
     }
 
-    /// Drops all listeners.
+    /// Drops all listeners of the simulated network.
     pub fn clear(&self) {
         let listeners = self.listeners.take();
         drop(listeners);
     }
 }
 
-/// The handle of a process to a listener.
+/// The handle of a process to a listener of the simulated network.
 struct Open(Rc<Listening>);
 
 impl Listener for Open {
@@ -230,7 +232,7 @@ impl Pair {
         id
     }
 
-    /// Schedules the next event of the transfer `id` at the end `side`.
+    /// Schedules the next clock event of the send or receive number `id` at the end `side` of the connection.
     fn set(&self, side: usize, id: u64) {
         if let Some(transfer) = self.ends[side].borrow_mut().open.get_mut(&id)
             && !std::mem::replace(&mut transfer.set, true)
@@ -241,7 +243,7 @@ impl Pair {
         }
     }
 
-    /// Schedules the next event of every transfer at the end `side`.
+    /// Schedules the next clock event of every send and receive in flight at the end `side` of the connection.
     fn poke(&self, side: usize) {
         let open: Vec<u64> = self.ends[side].borrow().open.keys().copied().collect();
         open.into_iter().for_each(|id| self.set(side, id));
@@ -262,12 +264,13 @@ impl Pair {
         waiter.wake();
     }
 
-    /// Returns a random number of bytes, at most `most`, that are moved together.
+    /// Returns how many of at most `most` bytes a send or receive moves at once: in a quarter of the cases a random
+    /// part.
     fn split(&self, most: usize) -> usize {
         if self.draw.below(4) == 0 { self.draw.within(1, most as u64) as usize } else { most }
     }
 
-    /// Carries out a transfer, and returns its result; `None` if the transfer must wait.
+    /// Carries out a send or receive at the end `side`. Returns its result; `None` if it must wait for the other end.
     fn carry_out(&self, side: usize, io: &Io) -> Option<Result<usize>> {
         if self.reset.get() {
             return Some(Err(self.error("the connection was reset")));
@@ -329,8 +332,8 @@ impl Pair {
         }
     }
 
-    /// Breaks the connection. Bytes in transit are lost. The end that accepted is notified first, so that it knows
-    /// when the other end connects again.
+    /// Resets the connection. Bytes in transit are lost. The end that accepted is notified first, before the other end
+    /// can connect again.
     fn break_off(&self) {
         self.reset.set(true);
         self.ends.iter().for_each(|end| end.borrow_mut().arrived.clear());

@@ -1,4 +1,4 @@
-//! Clients that send random requests, and check every reply against the model.
+//! Simulated clients that send random requests to a volume, and check every reply with a model of the volume.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,56 +10,58 @@ use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
 use crate::model::{Change, Model, Wrong};
 
-/// Most blocks of a usual request.
+/// Largest length of a usual request, in blocks of the volume.
 const BLOCKS_MAX: u64 = 12;
 
-/// Most bytes of a long request, if the device accepts as many.
+/// Largest length of a long request in bytes; less if the volume accepts only shorter requests.
 const LONG_BYTES: u64 = 64 << 10;
 
-/// Number of requests in which a large volume is read for its verification.
+/// Least number of reads in which a client verifies a large volume.
 const VERIFY_STEPS: u64 = 128;
 
-/// Most tries to read a range before the first write. Some devices fail at random on purpose.
+/// Number of failed reads of a range after which a client takes the bytes for zeros. A device of kind `error` fails
+/// reads at random.
 const LEARN_TRIES: u32 = 20;
 
-/// Number of blocks to which most requests go, so that requests overlap.
+/// Number of blocks in the part of the volume to which most requests go, so that requests overlap.
 const HOT_BLOCKS: u64 = 24;
 
 /// The byte with which a client overwrites the buffer of a read after the reply.
 const JUNK: u8 = 0xee;
 
-/// Part of the error message of every device of kind `error`.
+/// Part of the error message of every device of kind `error`, by which a client recognizes the device's errors.
 const ON_PURPOSE: &str = "on purpose";
 
-/// Frequencies of the types of requests, relative to each other.
+/// How often a client sends requests of each type: relative weights, and chances in a million.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// Reads.
+    /// Relative weight of reads among the requests.
     pub read: u64,
-    /// Writes.
+    /// Relative weight of writes of data among the requests.
     pub write: u64,
-    /// Writes of zeros.
+    /// Relative weight of write zeroes among the requests.
     pub zero: u64,
-    /// Discards.
+    /// Relative weight of discards among the requests.
     pub discard: u64,
-    /// Flushes.
+    /// Relative weight of flushes among the requests.
     pub flush: u64,
-    /// Block status.
+    /// Relative weight of block status among the requests.
     pub status: u64,
-    /// Chance that a change has the FUA flag.
+    /// Number of writes, write zeroes and discards in a million that have the FUA flag.
     pub fua: Ppm,
-    /// Chance that a client does not wait for the reply to a request.
+    /// Number of reads and writes in a million for whose reply the client does not wait.
     pub abandon: Ppm,
-    /// Chance that a client pauses after a request.
+    /// Number of requests in a million after which the client pauses for up to 2 ms.
     pub pause: Ppm,
-    /// Length in bytes of the longest request, with all lengths equally frequent; `None` if most requests are short.
+    /// Length in bytes of the longest request, with all lengths up to it equally frequent; `None` if most requests are
+    /// short.
     pub longest: Option<u64>,
-    /// Address around which most requests are; `None` for a third of the volume.
+    /// Address in bytes around which most requests lie; `None` for an address at a third of the volume.
     pub hot: Option<u64>,
 }
 
 impl Mix {
-    /// All types of requests.
+    /// The usual weights: a client sends requests of all types.
     pub const ALL: Self = Self {
         read: 30,
         write: 40,
@@ -75,20 +77,20 @@ impl Mix {
     };
 }
 
-/// Results of the requests of all clients.
+/// Counts of the requests of all clients, and the first failures.
 #[derive(Default)]
 pub struct Tally {
-    /// The first violation of a rule by a reply.
+    /// The first broken rule that the model found in a reply; `None` if all replies were right.
     pub wrong: RefCell<Option<Wrong>>,
-    /// The first error in a reply that was not injected.
+    /// The first error in a reply that does not come from a device of kind `error`.
     pub error: RefCell<Option<Error>>,
-    /// Number of requests that failed on purpose.
+    /// Number of requests that a device of kind `error` failed.
     pub injected: Cell<u64>,
     /// Number of requests that succeeded.
     pub done: Cell<u64>,
-    /// Number of requests that failed.
+    /// Number of requests that failed with an error.
     pub failed: Cell<u64>,
-    /// Number of requests whose result is unknown.
+    /// Number of requests without a reply, because their connection was reset.
     pub lost: Cell<u64>,
     /// Number of flushes that succeeded.
     pub flushes: Cell<u64>,
@@ -97,17 +99,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Waits until no client sends requests any more.
+    /// Waits until all clients have sent all their requests and have the replies.
     pub async fn idle(&self) {
         self.until_flushes(u64::MAX).await;
     }
 
-    /// Waits until `flushes` flushes have succeeded, or no client sends requests any more.
+    /// Waits until `flushes` flushes have succeeded in total, or all clients have sent all their requests.
     pub async fn until_flushes(&self, flushes: u64) {
         self.waiting.until(|| self.working.get() == 0 || self.flushes.get() >= flushes).await;
     }
 
-    /// Records that all clients ended with their process.
+    /// Records that all clients have ended, because the simulator has killed their process.
     pub fn killed(&self) {
         self.working.set(0);
     }
@@ -138,24 +140,24 @@ impl Tally {
     }
 }
 
-/// A client that sends one request after the other. Several clients run at the same time.
+/// A simulated client that sends random requests one after the other. Several clients run at the same time.
 pub struct Worker {
-    /// The environment of the client's world.
+    /// The environment (clock, buffers) of the client's simulated world.
     pub env: Env,
-    /// The access of the client to the volume.
+    /// How the client sends requests to the volume: through an NBD server, or directly.
     pub client: Door,
-    /// The model that checks the replies.
+    /// The model of the volume, which checks the replies.
     pub model: Rc<Model>,
-    /// The results of all clients.
+    /// The counts and failures that all clients share.
     pub tally: Rc<Tally>,
-    /// The random numbers of the client.
+    /// The client's own stream of random numbers.
     pub draw: Stream,
-    /// The frequencies of the client's requests.
+    /// How often the client sends requests of each type.
     pub mix: Mix,
 }
 
 impl Worker {
-    /// Sends `requests` requests in a task of its own. The client stops after the first violation of a rule.
+    /// Starts a task that sends `requests` random requests. The task stops early when the model finds a wrong reply.
     pub fn start(self, requests: u64) {
         self.tally.working.set(self.tally.working.get() + 1);
         let env = self.env.clone();
@@ -298,8 +300,8 @@ impl Worker {
         }
     }
 
-    /// Reads the whole volume before the first write, and records its content in the model. A range that cannot be
-    /// read counts as zeros.
+    /// Reads the whole volume before the first write, and gives its content to the model. The model takes bytes that
+    /// cannot be read for zeros.
     pub async fn learn(&self) {
         let info = self.client.info().clone();
         let step = u64::from(info.max_transfer).min(LONG_BYTES);
@@ -319,7 +321,7 @@ impl Worker {
         }
     }
 
-    /// Reads the whole volume twice, with a block status between, and checks the replies.
+    /// Reads the whole volume, then asks its block status, then reads it again, and checks all replies with the model.
     pub async fn verify(mut self) {
         self.mix.abandon = 0;
         let info = self.client.info().clone();

@@ -1,5 +1,5 @@
-//! The simulated world: an executor that runs ready tasks in a random order, and a clock that jumps to the next
-//! event.
+//! The simulated world, in which code under test runs: an executor that runs ready tasks in a random order, and a
+//! virtual clock that jumps to the next event.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,19 +25,21 @@ use crate::draw::{Stream, domain, splitmix};
 use crate::memory::{AllMemory, ProcessId};
 use crate::net::Network;
 
-/// Bytes of buffers that a world may have in use. They are few, so that the pool is sometimes exhausted.
+/// Bytes of the buffer pool of a simulated world. They are few, so that the pool is sometimes exhausted.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Most events of one [`SimWorld::block_on`]. After more events the run counts as an endless loop.
+/// Largest number of clock events in one [`SimWorld::block_on`]; with more the run fails as an endless loop.
 const EVENTS_MAX: u64 = 2_000_000;
 
-/// Number of the first disk that stands for a file which an opening has created. Disks of tests have smaller numbers.
+/// Least number of a simulated disk that stands for a file which the code under test has created. Disks that a test
+/// creates have smaller numbers.
 const FILES: u64 = 1 << 32;
 
-/// The task of the future that was passed to [`SimWorld::block_on`].
+/// Task number of the future that was passed to [`SimWorld::block_on`].
 const MAIN: usize = 0;
 
-/// A simulated world. It runs in one thread, and depends on one seed.
+/// A simulated world: virtual clock, disks, network, persistent memory and tasks. It runs in one thread, and depends on
+/// one seed.
 #[derive(Clone)]
 pub struct SimWorld(Rc<Inner>);
 
@@ -54,8 +56,8 @@ struct Inner {
     disks: Disks,
     network: Network,
     memory: AllMemory,
-    /// The process of the running task. While no task runs, the process of tasks that are spawned from outside the
-    /// world.
+    /// Process to which the running task belongs. While no task runs, the process to which tasks spawned by the test
+    /// belong.
     process: Cell<ProcessId>,
     running: Cell<bool>,
 }
@@ -67,7 +69,7 @@ struct Task {
     waker: Waker,
 }
 
-/// Tasks that were woken, each once.
+/// Numbers of the tasks that were woken and have not run since, each once.
 #[derive(Default)]
 struct Ready(Mutex<Vec<usize>>);
 
@@ -102,14 +104,14 @@ impl Wake for TaskWaker {
     }
 }
 
-/// The failure of a run to come to its end.
+/// The error if a run of the simulated world cannot end.
 #[derive(Debug)]
 pub struct Stuck {
-    /// The reason why the run has not ended.
+    /// The reason why the run cannot end.
     pub why: &'static str,
-    /// Names of the tasks that have not ended.
+    /// Names of the simulated tasks that have not ended.
     pub tasks: Vec<&'static str>,
-    /// Descriptions of operations that disks have not completed.
+    /// Descriptions of the operations that simulated disks have not completed.
     pub disks: Vec<String>,
 }
 
@@ -120,12 +122,12 @@ impl fmt::Display for Stuck {
 }
 
 impl SimWorld {
-    /// Creates a world without disks and tasks.
+    /// Creates a simulated world without disks and tasks.
     pub fn new(seed: u64) -> Self {
         Self::with_pool(seed, POOL_BYTES)
     }
 
-    /// Creates a world without disks and tasks, with `bytes` bytes of buffers.
+    /// Creates a simulated world without disks and tasks, with a buffer pool of `bytes` bytes.
     pub fn with_pool(seed: u64, bytes: usize) -> Self {
         let clock = Clock::new(seed);
         Self(Rc::new_cyclic(|me| Inner {
@@ -146,38 +148,39 @@ impl SimWorld {
         }))
     }
 
-    /// Returns the environment for tasks of the world.
+    /// Returns the environment that the code under test gets: clock, disks, network and buffers of the simulated world.
     pub fn env(&self) -> Env {
         Env::new(self.0.clone())
     }
 
-    /// Returns the seed of the world.
+    /// Returns the seed of the simulated world.
     pub fn seed(&self) -> u64 {
         self.0.clock.seed
     }
 
-    /// Makes the order of later tasks depend on the seed and `chapter` only, not on earlier draws.
+    /// From now on, makes the order of tasks and the times of worker jobs depend only on the seed and `chapter`, not on
+    /// numbers drawn before.
     pub fn reseed(&self, chapter: u64) {
         *self.0.schedule.borrow_mut() = Stream::new(self.seed(), "schedule", chapter);
         *self.0.work.borrow_mut() = Stream::new(self.seed(), "work", chapter);
     }
 
-    /// Returns the counters of events in the world.
+    /// Returns the counters of events in the simulated world.
     pub fn counters(&self) -> &Counters {
         &self.0.clock.counters
     }
 
-    /// Returns a hash of all events of the world so far, in their order.
+    /// Returns a hash of all events in the simulated world so far, in their order.
     pub fn trace(&self) -> u64 {
         self.0.clock.trace()
     }
 
-    /// Returns a number that is larger than that of every earlier call. Such numbers order all events.
+    /// Returns a number that is larger than the number of every earlier call and of every event scheduled before.
     pub fn tick(&self) -> u64 {
         self.0.clock.tick()
     }
 
-    /// Adds to the hash of [`SimWorld::trace`] that the event `what` happened to the object `which`.
+    /// Adds an event to the hash of [`SimWorld::trace`]: the event's name is `what`, and it happened to object `which`.
     pub fn record(&self, what: &'static str, which: u64) {
         self.0.clock.record(domain(what), which);
     }
@@ -186,23 +189,23 @@ impl SimWorld {
         self.0.clock.clone()
     }
 
-    /// Makes `disk` available to openings of `path`.
+    /// Plugs `disk` in, so that code under test that opens `path` opens this disk.
     pub fn plug(&self, path: impl Into<PathBuf>, disk: &Rc<SimDisk>) {
         self.0.disks.plug(path.into(), disk.clone());
     }
 
-    /// Removes the disk at `path`.
+    /// Unplugs the simulated disk at `path`. Handles that are open stay valid.
     pub fn unplug(&self, path: impl AsRef<Path>) {
         self.0.disks.unplug(path.as_ref());
     }
 
-    /// Runs the world until `future` has ended.
+    /// Runs tasks and clock events until `future` has ended, and returns its result.
     ///
     /// # Errors
-    /// [`Stuck`] if no event is left that could wake a task, or after too many events.
+    /// [`Stuck`] if no event is left that could wake a task, or after 2,000,000 events.
     ///
     /// # Panics
-    /// If it is called from a task of the world.
+    /// If a task of the simulated world calls this function.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Stuck> {
         let mut future = pin!(future);
         let waker = self.0.waker(MAIN);
@@ -218,19 +221,19 @@ impl SimWorld {
         Ok(done.expect("the run ended because the result was ready"))
     }
 
-    /// Runs all events up to the time `until`, and advances the clock to `until`.
+    /// Runs all tasks and clock events up to the virtual time `until`.
     ///
     /// # Errors
-    /// As [`SimWorld::block_on`]; but a world without further events is no error.
+    /// As [`SimWorld::block_on`], but a simulated world without further events is no error.
     pub fn run(&self, until: Mono) -> Result<(), Stuck> {
         let env = self.env();
         self.block_on(async move { env.sleep_until(until).await })
     }
 
-    /// Runs ready tasks until none is left. The clock does not advance.
+    /// Runs ready tasks until no task is ready. The virtual clock stands still.
     ///
     /// # Panics
-    /// If it is called from a task of the world.
+    /// If a task of the simulated world calls this function.
     pub fn settle(&self) {
         assert!(
             !self.0.running.replace(true),
@@ -242,8 +245,8 @@ impl SimWorld {
         self.0.running.set(false);
     }
 
-    /// Runs ready tasks, then the next event, then the tasks that the event has woken. Returns `false` if there was
-    /// no event.
+    /// Runs ready tasks, then the next clock event, then the tasks that the event has woken. Returns `false` if no
+    /// event was scheduled.
     pub fn step(&self) -> bool {
         self.settle();
         let happened = self.0.clock.step();
@@ -251,53 +254,54 @@ impl SimWorld {
         happened
     }
 
-    /// Returns the time of the next event.
+    /// Returns the virtual time of the next clock event; `None` if no event is scheduled.
     pub fn next_at(&self) -> Option<Mono> {
         self.0.clock.next_at()
     }
 
-    /// Whether no task is ready and no event is scheduled.
+    /// Whether no task is ready and no clock event is scheduled.
     pub fn is_idle(&self) -> bool {
         self.0.clock.next_at().is_none() && self.0.ready.0.lock().is_ok_and(|r| r.is_empty())
     }
 
-    /// Kills all processes of the world: drops every task. The disks and their caches remain; some of their
-    /// operations in flight are completed, others are dropped.
+    /// Kills all simulated processes: drops every task. The disks and their caches remain. Each disk completes some
+    /// operations in flight and drops the others.
     pub fn kill(&self) {
         self.0.clock.counters.add(Count::Kill);
         self.drop_tasks();
         self.0.disks.each(SimDisk::process_died);
     }
 
-    /// Makes tasks that are spawned from outside the world belong to `process` from now on, with the tasks that these
-    /// spawn.
+    /// From now on, tasks that the test spawns belong to `process`, with all tasks that these tasks spawn.
     pub fn enter(&self, process: ProcessId) {
         self.0.process.set(process);
     }
 
-    /// Kills one process: drops its tasks. Operations of disks are not affected.
+    /// Kills one simulated process: drops its tasks. Operations of disks in flight continue.
     pub fn kill_process(&self, process: ProcessId) {
         self.0.clock.counters.add(Count::Kill);
         self.0.end(process);
     }
 
-    /// Whether the process has a task.
+    /// Whether the simulated process has a task that has not ended.
     pub fn is_alive(&self, process: ProcessId) -> bool {
         self.0.tasks.borrow().iter().flatten().any(|task| task.process == process)
     }
 
-    /// Makes persistent memory of processes outlive them from now on ([`World::persistent_memory`]).
+    /// From now on, persistent memory outlives the simulated process that uses it ([`World::persistent_memory`]).
     pub fn keep_memory(&self) {
         self.0.memory.keep();
     }
 
-    /// Plans the death of the process that makes the `writes`-th write to persistent memory from now on. At most
-    /// `bytes` bytes of that write are stored. An earlier death of a process cancels the plan.
+    /// Plans the death of a simulated process: the process that makes the `writes`-th write to persistent memory from
+    /// now on dies in that write, of which at most `bytes` bytes are stored. An earlier death of a process cancels the
+    /// plan.
     pub fn kill_at_memory_write(&self, writes: u64, bytes: usize) {
         self.0.memory.kill_at(writes, bytes);
     }
 
-    /// Cuts the power of the files that openings have created: their unflushed writes are lost.
+    /// Cuts the power of the files that code under test has created, not of disks: unflushed writes to these files are
+    /// lost.
     pub fn power_cut_files(&self) {
         self.0.disks.each(|disk| {
             if disk.number() >= FILES {
@@ -306,17 +310,18 @@ impl SimWorld {
         });
     }
 
-    /// Breaks the connection that `drawn` selects, if there is a connection. Bytes in transit are lost.
+    /// Resets one network connection, selected by the random number `drawn`. Bytes in transit are lost. Does nothing
+    /// without a connection.
     pub fn reset_connection(&self, drawn: u64) {
         self.0.network.reset_one(drawn);
     }
 
-    /// Breaks all connections, as a power cut of the server does.
+    /// Resets all network connections, as a power cut of the server does.
     pub fn reset_connections(&self) {
         self.0.network.reset_all();
     }
 
-    /// Drops every task and every listener of the world.
+    /// Drops all tasks and all network listeners of the simulated world. Operations of disks in flight continue.
     pub fn drop_tasks(&self) {
         let tasks = self.0.tasks.replace(vec![None]);
         self.0.free.borrow_mut().clear();
@@ -352,7 +357,8 @@ impl Inner {
         Waker::from(Arc::new(TaskWaker { task, ready: self.ready.clone() }))
     }
 
-    /// Runs the world until `main` returns `true`.
+    /// Runs tasks and clock events until `main` returns `true`. The executor calls `main` whenever the main task was
+    /// woken.
     fn run(&self, mut main: impl FnMut() -> bool) -> Result<(), &'static str> {
         assert!(!self.running.replace(true), "a simulated world is driven by one caller at a time");
         let mut events = 0;
@@ -397,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Drops every task of a process, and the tasks that are spawned while these are dropped.
+    /// Ends a simulated process: drops all its tasks, and all tasks that code spawns while tasks are dropped.
     fn end(&self, process: ProcessId) {
         self.memory.forget_death();
         let outside = self.process.replace(process);
@@ -419,7 +425,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// Creates the disk that stands for a file which an opening creates. The disk has no faults.
+    /// Creates the simulated disk that stands for a new file of `size` bytes. The disk has no faults.
     fn file(&self, size: u64) -> Rc<SimDisk> {
         let world = SimWorld(self.me.upgrade().expect("the world lives while its calls run"));
         let number = FILES + self.disks.len() as u64;
@@ -458,8 +464,8 @@ impl World for Inner {
         splitmix(self.clock.seed, domain(stream), 0, *counter)
     }
 
-    /// Returns the secret of a source: 64 bytes that depend on the name of the source alone, in every world. They can
-    /// serve as a key and as a passphrase.
+    /// Returns the 64 bytes of a secret, which depend only on the name of its source. They can serve as a key and as a
+    /// passphrase.
     fn secret(&self, wanted: &Wanted) -> LocalFuture<Result<Secret>> {
         let words = wanted.source.to_string();
         let seed = words.bytes().fold(0, |seed, byte| splitmix(seed, byte.into(), 0, 0));

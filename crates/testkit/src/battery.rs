@@ -1,4 +1,4 @@
-//! The battery: the conformance tests that every kind must pass.
+//! The battery: the conformance tests that every kind of device must pass.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -13,31 +13,32 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
 
-/// Most requests to a lower at which the battery injects an error. If a lower gets more requests, the errors are
-/// spread over them.
+/// Largest number of requests to a lower at which the battery injects an error. If a lower gets more requests, the
+/// battery spreads the errors over them.
 const POINTS: u64 = 40;
 
-/// Counts of the battery for a subject that has passed.
+/// Totals of the battery for a device that has passed all parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Passed {
-    /// Number of simulated worlds that were run.
+    /// Number of runs, each in a new simulated world.
     pub runs: u64,
-    /// Number of requests with correct replies.
+    /// Number of clients' requests that succeeded.
     pub requests: u64,
-    /// Number of errors that were injected into lowers.
+    /// Number of errors that the battery injected into lowers.
     pub errors: u64,
 }
 
-/// Returns the number of seeds for a subject. `CAIRN_BATTERY_SEEDS` limits the number for a quick test.
+/// Returns the number of seeds with which the battery tests a subject. The environment variable `CAIRN_BATTERY_SEEDS`
+/// limits the number for a quick test.
 fn seeds(subject: &Subject) -> u64 {
     let most = std::env::var("CAIRN_BATTERY_SEEDS").ok().and_then(|text| text.parse().ok());
     most.unwrap_or(u64::MAX).min(subject.seeds)
 }
 
-/// Runs all parts of the battery on a subject.
+/// Runs all parts of the battery on a device.
 ///
 /// # Errors
-/// The first rule that the subject breaks, with the seed that shows the violation.
+/// The first rule that the device breaks, with the part and the seed that show it.
 pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
     let mut passed = Passed::default();
     for fuse in [false, true] {
@@ -70,7 +71,8 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
 }
 
 impl Passed {
-    /// Runs `scene` in a new world. A panic breaks a rule too. Returns the number of requests that each lower got.
+    /// Runs one part of the battery, the function `scene`, in a new simulated world. A panic counts as a broken rule.
+    /// Returns for each lower the number of requests that it got.
     fn run(
         &mut self,
         subject: &Subject,
@@ -94,8 +96,8 @@ impl Passed {
         })
     }
 
-    /// Runs a scene with an error injected at each request of each lower: once for that request, and once for all
-    /// later requests too.
+    /// Runs the same requests again and again, each time with an injected error at another request of one lower: once
+    /// for that request only, once for that request and all later requests.
     fn errors(&mut self, subject: &Subject, fuse: bool) -> Result<(), Refusal> {
         let calls = self.run(subject, "errors", 0, fuse, |bench| {
             bench.begin(3, 20, UNDISTURBED);
@@ -115,13 +117,14 @@ impl Passed {
     }
 }
 
-/// Requests whose clients all wait for the reply.
+/// Types of clients' requests as usual, but clients wait for every reply.
 const UNDISTURBED: Mix = Mix { abandon: 0, ..Mix::ALL };
 
-/// Few requests with flush or FUA, so that a power cut may lose many writes.
+/// Types of clients' requests with few flushes and no FUA, so that a power cut may lose many writes.
 const CARELESS: Mix = Mix { flush: 1, fua: 0, ..Mix::ALL };
 
-/// Many requests with flush or FUA, so that a write which a power cut has lost is found.
+/// Types of clients' requests with many flushes and FUA writes, so that the model notices durable writes that a power
+/// cut has lost.
 const CAREFUL: Mix = Mix { flush: 25, fua: 300_000, abandon: 0, ..Mix::ALL };
 
 fn facts(bench: &mut Bench) -> Result<(), Refusal> {
@@ -151,7 +154,7 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Sends requests of the greatest length, several at the same time.
+/// Part of the battery: clients send requests of up to the longest permitted length, several at the same time.
 fn long_requests(bench: &mut Bench) -> Result<(), Refusal> {
     let longest = Some(bench.facts().max_transfer.into());
     bench.begin(6, 10, Mix { longest, ..Mix::ALL });
@@ -190,7 +193,7 @@ fn kills(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Closes the subject in order and starts it again, several times.
+/// Part of the battery: closes the device in order and starts it again, three times.
 fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     for _ in 0..3 {
         bench.begin(4, 20, UNDISTURBED);
@@ -200,8 +203,8 @@ fn restarts(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Makes live changes of the subject's graph: builds the graph again, and commits or undoes the change. Before that
-/// the device is uncommitted, and writes of its state are held back.
+/// Part of the battery: live changes of the graph. Each change closes the device and builds it again as uncommitted, so
+/// that writes of its state are held back; then the battery commits or undoes the change.
 fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     let draw = Stream::new(bench.world.seed(), "change", 0);
     if draw.below(2) == 0 {
@@ -216,13 +219,15 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Removes the labels of used disks, whose bytes remain.
+/// Part of the battery: removes the states from the labels of used disks. The device must not start, and must not
+/// change the disks' bytes.
 fn used_disks(bench: &mut Bench) -> Result<(), Refusal> {
     bench.begin(4, 20, UNDISTURBED);
     bench.refuses_used()
 }
 
-/// Lets a lower fail that works again after the next start. The stale bytes of the lower must not be read.
+/// Part of the battery: makes a lower fail that works again after the next start. The device must not read the stale
+/// bytes of the lower.
 fn relapses(bench: &mut Bench) -> Result<(), Refusal> {
     for round in 0..4 {
         // All copies must be equal, and known to be, before a lower may fail.

@@ -1,4 +1,5 @@
-//! A subject under test: its world, its lowers, its clients, and the model that checks the replies.
+//! One run of the battery: the device under test, its simulated world, lowers and clients, and the model that checks
+//! the replies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,16 +18,16 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
 
-/// Longest time that an operation in flight takes, in virtual time.
+/// Longest virtual time that any operation in flight takes.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// Interval of the checks whether an error was injected.
+/// Virtual time between two checks whether an error was injected.
 const INJECTED_STEP: Duration = Duration::from_micros(20);
 
-/// Number of these intervals: together longer than the clients send requests.
+/// Largest number of such checks: together longer than the clients send requests.
 const INJECTED_STEPS: u32 = 1000;
 
-/// A lower of the subject: its disk, and the watch of its requests.
+/// A lower of the device under test: its simulated disk, and the controls of the strict lower above the disk.
 pub(crate) struct Member {
     pub disk: Rc<SimDisk>,
     pub watch: Rc<Watch>,
@@ -43,16 +44,16 @@ pub(crate) struct Bench<'s> {
     fuse: bool,
     starts: u64,
     running: Option<Running>,
-    /// The report of the subject at the end of its last run.
+    /// The report of the device under test at the end of its last run.
     reported: Report,
 }
 
-/// One run of the subject, from a start to its end.
+/// The device under test from one start to its end.
 struct Running {
     graph: Assembly,
     top: PartId,
     client: Client,
-    /// Bytes of the buffer pool that the devices use permanently.
+    /// Bytes of the buffer pool that the devices hold even without requests.
     kept_bytes: usize,
 }
 
@@ -83,8 +84,8 @@ impl<'s> Bench<'s> {
         Ok(bench)
     }
 
-    /// Reads the initial bytes of the volume into the model. Under encryption, blank blocks read as junk, which must
-    /// not change either.
+    /// Gives the bytes that the device returns before the first write to the model. Under encryption, blank blocks read
+    /// as junk, which must not change either.
     fn learn(&self) -> Result<(), Refusal> {
         self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
@@ -93,7 +94,7 @@ impl<'s> Bench<'s> {
         self.running.as_ref().expect("the device runs between its start and its close")
     }
 
-    /// Builds the subject over its lowers, and starts a run.
+    /// Builds the device under test over its lowers, as at a start of the process.
     fn start(&mut self) -> Result<(), Error> {
         self.starts += 1;
         let (env, seed) = (self.world.env(), self.world.seed());
@@ -123,23 +124,23 @@ impl<'s> Bench<'s> {
         self.running().client.clone()
     }
 
-    /// Returns the graph of the run, and the device under test in it.
+    /// Returns the graph with the device under test, and the number of the device in the graph.
     pub fn top(&self) -> (&Assembly, PartId) {
         let running = self.running();
         (&running.graph, running.top)
     }
 
-    /// Returns the arguments for commands to the subject.
+    /// Returns the subject's own arguments for commands, as JSON.
     pub fn arguments(&self) -> &'s [&'static str] {
         self.subject.arguments
     }
 
-    /// Returns the kinds of the subject.
+    /// Returns the kinds from which the subject is built.
     pub fn registry(&self) -> Registry {
         self.subject.registry
     }
 
-    /// Returns the facts about the device under test.
+    /// Returns the facts about the device under test (size, block size, limits).
     pub fn facts(&self) -> &block::Info {
         let running = self.running();
         running.graph.info(running.top)
@@ -156,36 +157,36 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// Starts `clients` clients that send `requests` requests each. It does not wait for them.
+    /// Starts `clients` clients that send `requests` requests each, without waiting for them.
     pub fn begin(&self, clients: u64, requests: u64, mix: Mix) {
         (0..clients).for_each(|n| self.worker(n, mix).start(requests));
     }
 
-    /// Waits until all clients have finished, and checks their results.
+    /// Waits until all clients have their replies, and fails if a rule was broken.
     pub fn finish(&self) -> Result<(), Refusal> {
         self.world.block_on(self.tally.idle()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Waits until `more` further flushes of clients have succeeded.
+    /// Waits until `more` further flushes of clients have succeeded, or all clients have their replies.
     pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
         let flushes = self.tally.flushes.get() + more;
         self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
     }
 
-    /// Lets virtual time pass.
+    /// Lets virtual time pass, in which devices and clients run.
     pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
     }
 
-    /// Reads the whole volume, and checks the bytes.
+    /// Reads the whole device through a client, and compares the bytes with the model.
     pub fn verify(&self) -> Result<(), Refusal> {
         let worker = self.worker(u64::from(u32::MAX), Mix::ALL);
         self.world.block_on(worker.verify()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Returns the first violation of a rule so far as an error.
+    /// Fails with the first rule that the device has broken so far.
     pub fn judge(&self) -> Result<(), Refusal> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Refusal::new(Broken::Bytes(wrong.rule), &wrong.words));
@@ -205,7 +206,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Checks that no client got an error of a lower, if the subject has redundancy.
+    /// Checks that no client got an error, if the device has redundancy for the failed lower.
     pub fn masked(&self) -> Result<(), Refusal> {
         self.judge()?;
         if self.redundancy() > 0
@@ -218,8 +219,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Waits until no request is in flight. Checks that all requests were answered, and that all buffers were
-    /// returned.
+    /// Waits until all operations have ended. Checks that all requests were answered and all buffers were returned.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.pass(SETTLE)?;
         let running = self.running();
@@ -238,7 +238,7 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
-    /// Waits until an error was injected into `lower`, but not longer than the clients send requests.
+    /// Waits until the lower number `lower` has failed a request on purpose, but not longer than clients send requests.
     pub fn injected(&self, lower: usize) -> Result<(), Refusal> {
         let before = self.members[lower].watch.injected.get();
         for _ in 0..INJECTED_STEPS {
@@ -250,8 +250,8 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Whether the subject reports no failure. A failure in background work does not reach a client, so it must
-    /// appear in the health or in the counter `failed`.
+    /// Whether the device under test reports no failure. A failure in background work does not reach a client, so the
+    /// health or the counter `failed` must show it.
     pub fn is_well(&self) -> bool {
         let report = self.report();
         report.health == Health::Ok
@@ -263,7 +263,7 @@ impl<'s> Bench<'s> {
         self.subject.redundancy
     }
 
-    /// Checks that all lowers have the same bytes, if the subject keeps copies.
+    /// Checks that all lowers' disks have the same bytes, if the device is a mirror.
     pub fn compare(&self) -> Result<(), Refusal> {
         if !self.subject.copies {
             return Ok(());
@@ -281,7 +281,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Cuts the power of all disks at the same moment, and starts the subject again.
+    /// Cuts the power of all lowers' disks at the same moment, and starts the device again.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.world.drop_tasks();
@@ -296,13 +296,13 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Flushes and closes the subject in order, and starts it again in a new process.
+    /// Flushes and closes the device in order, and starts it again in a new process.
     pub fn restart(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.start_again()
     }
 
-    /// Flushes and closes the subject in order.
+    /// Waits for the clients, and flushes and closes the device in order.
     fn close(&mut self) -> Result<(), Refusal> {
         self.finish()?;
         let flushed = self.world.block_on(self.client().send(Op::Flush)).map_err(stuck)?;
@@ -316,7 +316,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Kills the process, and starts the subject in a new process when the disks are free.
+    /// Kills the process with the device, and starts the device in a new process when the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
         self.world.kill();
         self.ended();
@@ -325,7 +325,8 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Makes a live change: closes the subject, builds it again as uncommitted, and commits or undoes the change.
+    /// Makes a live change: closes the device, builds it again as uncommitted, and after `meanwhile` commits the
+    /// change, or undoes it if `taken_back`.
     pub fn change(&mut self, taken_back: bool, meanwhile: Duration) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.hold_back();
@@ -346,7 +347,8 @@ impl<'s> Bench<'s> {
         self.start_again()
     }
 
-    /// Gives the disks of the lowers new labels. Their bytes remain.
+    /// Closes the device, removes all states from the labels as if the disks were new, and starts the device. The
+    /// disks' bytes remain.
     pub fn relabel(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(true);
@@ -358,7 +360,8 @@ impl<'s> Bench<'s> {
         self.learn()
     }
 
-    /// Checks that the subject refuses to start on used disks without a state, and changes no byte.
+    /// Closes the device, removes its state from the labels, and checks that it refuses to start and changes no byte,
+    /// unless the subject adopts used disks.
     pub fn refuses_used(&mut self) -> Result<(), Refusal> {
         self.close()?;
         self.shelf.forget(false);
@@ -386,7 +389,7 @@ impl<'s> Bench<'s> {
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Starts the subject again, and checks its promise about the reports before and after the start.
+    /// Starts the device again, and checks what it promises about the reports before and after the start.
     fn start_again(&mut self) -> Result<(), Refusal> {
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
         let Some(promise) = &self.subject.promise else { return Ok(()) };

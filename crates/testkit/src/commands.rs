@@ -1,4 +1,4 @@
-//! The part of the battery about commands.
+//! The part of the battery that sends commands to the device under test.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sim::workload::Mix;
 use crate::bench::{Bench, stuck};
 use crate::refusal::{Broken, Refusal};
 
-/// Arguments for commands: texts that are valid for no verb, values of every type, and members that do not exist.
+/// JSON arguments for commands: texts that no command accepts, values of every type, and members that do not exist.
 const ARGUMENTS: [&str; 15] = [
     "",
     "{",
@@ -27,11 +27,12 @@ const ARGUMENTS: [&str; 15] = [
     r#"{"action":"resume"}"#,
 ];
 
-/// Longest wait for the answer to a command. A command that waits for an event is dropped after it.
+/// Longest virtual time that the battery waits for the answer to a command. A command without an answer by then is
+/// dropped.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends every command that the subject knows while clients send requests, with all of [`ARGUMENTS`] and the
-/// arguments of the subject.
+/// Sends every command that the device under test accepts while clients send requests, each with all of [`ARGUMENTS`]
+/// and the subject's own arguments. Checks that commands and answers stay the same when they are encoded and decoded.
 pub fn commands(bench: &mut Bench<'_>) -> Result<(), Refusal> {
     bench.begin(4, 30, Mix { abandon: 0, ..Mix::ALL });
     let (graph, top) = bench.top();

@@ -1,4 +1,5 @@
-//! Labels in memory, which store states of devices without disks. They have the freedoms of labels on disks.
+//! Simulated labels in memory, in which the devices under test store their states. Their writes take time, fail and
+//! reach disks in any order, as those of real labels.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,15 +16,15 @@ use sim::{Labels, PartId};
 
 use crate::strict::Watch;
 
-/// Longest time that a write of a label takes, in nanoseconds: longer than requests take, so that a device which does
-/// not wait for the write is found.
+/// Longest virtual time that a write of a label takes, in nanoseconds: longer than requests take, so that the tests
+/// find a device that does not wait for the write.
 const WRITE_NS_MAX: u64 = 8_000_000;
 
-/// The labels of some disks. They outlive the devices, and each start reads them again.
+/// Simulated labels of several disks. They outlive the devices under test, and each start of a device reads them.
 pub struct Shelf {
-    /// The state of each device on each disk, by the name of the device.
+    /// For each disk, the stored state of each device, by the name of the device.
     disks: RefCell<BTreeMap<PartId, BTreeMap<String, StoredState>>>,
-    /// Devices that were started before. At the first start of a device the disks are new for it.
+    /// Names of the devices that were started before. For other devices the disks are new.
     known: RefCell<BTreeSet<String>>,
     clean: Cell<bool>,
     writes: Cell<u64>,
@@ -31,19 +32,20 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Notify,
-    /// Writes that were held back since the devices became uncommitted; `None` if the devices are committed.
+    /// Writes of states that were held back during a live change, until the change is committed; `None` outside a
+    /// change.
     unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
     sure: Notify,
     env: Env,
     draw: Stream,
-    /// Watches of the disks. They decide which writes fail, as for requests to a disk.
+    /// For each disk, the controls that decide whether a write of its label fails, as they do for requests.
     watches: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
-    /// Creates labels without states on disks that are new until the first start. A write takes some time, and
-    /// reaches the disks one after the other in any order. Each disk's watch counts the write as a request, and may
-    /// make it fail. Then the disk may have the old or the new state.
+    /// Creates labels without states on new disks. A write of a state takes virtual time, and reaches the disks in any
+    /// order. The watch of each disk counts the write as a request, and may make it fail; then the disk may have the
+    /// old or the new state.
     pub fn strict(env: &Env, draw: Stream, watches: Vec<Rc<Watch>>) -> Rc<Self> {
         Rc::new(Self {
             disks: RefCell::default(),
@@ -62,19 +64,19 @@ impl Shelf {
         })
     }
 
-    /// Sets whether the disks were closed in order, with every acknowledged write flushed.
+    /// Sets whether the next start finds the disks as closed in order, with all acknowledged writes flushed.
     pub fn close(&self, clean: bool) {
         self.clean.set(clean);
     }
 
-    /// Returns the first state on the first disk; `None` if there is none.
+    /// Returns the state of the first device on the first disk, as bytes; `None` if no state is stored.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let disks = self.disks.borrow();
         let (_, state) = disks.first_key_value()?.1.first_key_value()?;
         (state.sequence > 0).then(|| state.bytes.clone())
     }
 
-    /// Replaces all states with `bytes`; `None` removes all states.
+    /// Replaces the stored states of all devices on all disks with `bytes`; `None` removes the states.
     pub fn put(&self, bytes: Option<Vec<u8>>) {
         for cells in self.disks.borrow_mut().values_mut() {
             for cell in cells.values_mut() {
@@ -85,28 +87,28 @@ impl Shelf {
         }
     }
 
-    /// Sets whether all later writes fail.
+    /// Sets whether all later writes of states fail on every disk.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
     }
 
-    /// Sets the disk on which all later writes fail; `None` for no disk.
+    /// Sets the disk on which all later writes of states fail; `None` for no disk.
     pub fn dead(&self, disk: Option<PartId>) {
         self.dead.set(disk);
     }
 
-    /// Sets whether writes wait. Waiting writes continue when they need not wait any more.
+    /// Sets whether writes of states wait. `false` lets waiting writes continue.
     pub fn hold(&self, held: bool) {
         self.held.set(held);
         self.waiting.wake();
     }
 
-    /// Makes the devices uncommitted: all later writes are held back.
+    /// Begins a live change: the devices are uncommitted, and all later writes of states are held back.
     pub fn hold_back(&self) {
         self.unsure.replace(Some(Vec::new()));
     }
 
-    /// Commits the devices, and carries out the writes that were held back.
+    /// Commits the live change: carries out the writes of states that were held back.
     pub fn release(&self) {
         for (disk, device, state) in self.unsure.take().into_iter().flatten() {
             self.place(disk, &device, &state);
@@ -114,12 +116,13 @@ impl Shelf {
         self.sure.wake();
     }
 
-    /// Drops the writes that were held back, because the change with their devices was undone.
+    /// Undoes the live change: drops the writes of states that were held back.
     pub fn take_back(&self) {
         self.unsure.take();
     }
 
-    /// Removes all states. With `fresh`, the disks are new again.
+    /// Removes all states from the labels. With `fresh`, the disks are new for every device; otherwise they count as
+    /// used.
     pub fn forget(&self, fresh: bool) {
         self.disks.borrow_mut().clear();
         if fresh {
@@ -127,7 +130,7 @@ impl Shelf {
         }
     }
 
-    /// Returns the number of writes so far. A write to several disks is one write.
+    /// Returns the number of writes of states so far. A write to several disks counts as one.
     pub fn writes(&self) -> u64 {
         self.writes.get()
     }
@@ -155,7 +158,7 @@ impl Shelf {
         disks.entry(disk).or_default().insert(device.to_owned(), state.clone());
     }
 
-    /// Returns the disks in the order in which a write reaches them.
+    /// Returns the disks in the random order in which a write of a state reaches them.
     fn order(&self, disks: BTreeSet<PartId>) -> Vec<PartId> {
         let mut disks: Vec<_> = disks.into_iter().collect();
         disks.sort_by_cached_key(|_| self.draw.next());
@@ -197,7 +200,7 @@ impl Labels for Shelf {
     }
 }
 
-/// The state store of one device, with the states that its start has found.
+/// The store for the state of one device, with the states that the device has found at its start.
 struct Look {
     shelf: Rc<Shelf>,
     device: String,

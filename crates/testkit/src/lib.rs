@@ -1,8 +1,8 @@
-//! Tests for kinds of devices: a lower that uses every freedom of the contract, and a battery that every kind must
-//! pass over such lowers.
+//! Tests for kinds of devices: a strict lower that uses every freedom of the contract, and the battery of tests that
+//! every kind must pass over strict lowers.
 //!
-//! The battery is tested too: [`wrong`] has devices that break one rule each, and the battery must refuse each device
-//! for the breach of that rule.
+//! The battery is tested too: the devices in [`wrong`] break one rule each, and the battery must refuse each of them
+//! because of that rule.
 #![forbid(unsafe_code)]
 
 mod battery;

@@ -1,6 +1,6 @@
-//! The data of NBD options, encoded as the specification defines them, and not by the codec under test.
+//! Encoders for the data of NBD options, written after the NBD specification and independent of the codec under test.
 
-/// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: an export, and the requested facts.
+/// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: the name of an export, and the numbers of the requested facts.
 pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((wanted.len() as u16).to_be_bytes());
@@ -8,8 +8,8 @@ pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     data
 }
 
-/// Encodes the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: an export, and the queries for
-/// metadata contexts.
+/// Encodes the data of `NBD_OPT_LIST_META_CONTEXT` and `NBD_OPT_SET_META_CONTEXT`: the name of an export, and the
+/// queries for metadata contexts.
 pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((queries.len() as u32).to_be_bytes());
@@ -17,7 +17,7 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Encodes a text with its length before it.
+/// Encodes a text with its length in bytes before it, as 32 bits.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }

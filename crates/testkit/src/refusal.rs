@@ -1,53 +1,55 @@
-//! The reasons for which the battery refuses a subject.
+//! The reasons for which the battery refuses a device under test.
 
 use std::fmt;
 
 use sim::Rule;
 
-/// The rule that a subject has broken.
+/// The rule of the battery that a device under test has broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// A rule about the bytes of a volume.
+    /// A rule about the bytes that reads of the device return.
     Bytes(Rule),
-    /// Every request completes.
+    /// The device answers every request.
     Completes,
-    /// All buffers and slots are returned after a request.
+    /// After all requests the device holds no buffer and the engine no slot.
     Returns,
-    /// An error of a lower is reported, or masked by redundancy. A request fails only after an error of a lower.
+    /// The device reports an error of a lower, or hides the error if it has redundancy. It fails no request without an
+    /// error of a lower.
     Errors,
-    /// Requests to a lower respect the facts about the lower.
+    /// The device sends only requests to its lowers that are within their size, block size and limits.
     Seam,
-    /// A payload does not change while its write is in flight.
+    /// The device does not change the buffer of a write in flight.
     Payload,
-    /// All copies are equal when no request is in flight.
+    /// All lowers of a mirror have the same bytes when no request is in flight.
     Copies,
-    /// Size, block size and limits of the device are consistent.
+    /// The device's size, block size and limits are valid and fit each other.
     Facts,
-    /// No code panics.
+    /// The device does not panic.
     Panic,
-    /// The device can be built.
+    /// The device can be created over its lowers.
     Builds,
-    /// A subject refuses used disks without a state, and does not change their bytes.
+    /// The device refuses used disks without a state, and does not change their bytes.
     Foreign,
-    /// The report of the subject is as the subject promises.
+    /// The report of the device after a restart is as the subject promises.
     Promise,
-    /// Commands are declared, and are the same after encoding and decoding.
+    /// The device accepts only declared commands. Commands and answers stay the same when they are encoded and decoded.
     Commands,
 }
 
-/// The refusal of a subject by the battery.
+/// The result of the battery for a device that has broken a rule.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// The rule that the subject has broken.
+    /// The rule that the device has broken.
     pub broken: Broken,
-    /// A description of the violation in words.
+    /// How the device has broken the rule, in words.
     pub words: String,
-    /// The part of the battery, its seed, and whether the tables of the graph were fused.
+    /// The name of the device under test, the part of the battery, the seed, and whether the tables of the graph were
+    /// fused.
     pub place: String,
 }
 
 impl Refusal {
-    /// Creates a refusal; the battery adds the place.
+    /// Creates a refusal without a place; the battery adds the place.
     pub fn new(broken: Broken, words: impl fmt::Display) -> Self {
         Self { broken, words: words.to_string(), place: String::new() }
     }

@@ -1,27 +1,28 @@
-//! Runs the body of a fuzz target over a few thousand inputs, which are the same in each `cargo test`.
+//! Runs the body of a fuzz target over 4000 inputs, which are the same in each `cargo test`.
 
 use sim::draw::Stream;
 
-/// Number of inputs for the body of a fuzz target.
+/// Number of inputs over which [`smoke`] runs the body of a fuzz target.
 pub const INPUTS: u64 = 4000;
 
-/// Divisor of the number of inputs: so many of them are random bytes.
+/// One in `NOISE_EVERY` inputs consists of random bytes.
 const NOISE_EVERY: u64 = 4;
 
-/// Length in bytes of the longest random input.
+/// Length in bytes of the longest input of random bytes.
 const NOISE_BYTES_MAX: u64 = 2000;
 
-/// Most mutations of one valid input.
+/// Largest number of mutations of one valid input.
 const WOUNDS_MAX: u64 = 4;
 
-/// Length in bytes of the longest mutated input. Without the limit, mutations could double an input repeatedly.
+/// Length in bytes of the longest mutated input. Without this limit a mutation that repeats bytes could double an input
+/// again and again.
 const INPUT_BYTES_MAX: usize = 32 << 10;
 
-/// Byte values at the limits that a parser probably checks.
+/// Byte values that mutations prefer, because a parser probably checks limits at them.
 const EDGES: [u8; 4] = [0, 1, 0x7f, 0xff];
 
-/// Runs `body` over [`INPUTS`] inputs. A quarter of them are random bytes; the others are from `whole`, with up to
-/// four mutations. No input is empty.
+/// Runs `body` over [`INPUTS`] inputs. A quarter of the inputs are random bytes; the others are valid inputs from
+/// `whole` with up to four mutations. No input is empty.
 ///
 /// # Panics
 /// If `whole` is empty, or if `body` panics.

@@ -1,4 +1,5 @@
-//! The strict lower: it uses every freedom of the contract, and tolerates no violation by the device above.
+//! The strict lower of the battery: it uses every freedom of the contract, and records every violation by the device
+//! above.
 //!
 //! The strict lower replies in a random order, holds unflushed writes in a volatile cache, and fills the buffer of a
 //! read with junk before the reply. It sometimes replies with another buffer, sometimes reports less in a block
@@ -19,33 +20,33 @@ use sim::draw::Stream;
 
 use crate::refusal::Broken;
 
-/// Length in bytes of the longest read or write that a strict lower accepts by default. It is short, so that a device
-/// which ignores the limit is found.
+/// Length in bytes of the longest read or write that a strict lower accepts by default. It is short, so that the
+/// battery finds a device that ignores the limit.
 pub const MAX_TRANSFER: u32 = 16 << 10;
 
 const JUNK: u8 = 0xee;
 
-/// The requests to a lower that fail on purpose.
+/// The requests to a strict lower that fail on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inject {
-    /// Number of the first request that fails, from zero.
+    /// Number of the first request that fails, counted from 0.
     pub at: u64,
-    /// Whether all later requests fail too.
+    /// Whether all requests after the first failed request fail too.
     pub sticky: bool,
 }
 
-/// Counters and controls of a strict lower. They outlive the lower, as its disk does.
+/// Counters and fault controls of a strict lower. They stay the same when the lower is created again at a restart.
 #[derive(Default)]
 pub struct Watch {
-    /// Number of requests to the lower so far.
+    /// Number of requests that the lower has got so far, from 0.
     pub calls: Cell<u64>,
-    /// Number of flushes of the lower so far.
+    /// Number of flushes that the lower has got so far.
     pub flushes: Cell<u64>,
-    /// The requests that must fail; `None` if none must.
+    /// The requests that the lower must fail; `None` for no request.
     pub inject: Cell<Option<Inject>>,
-    /// Number of requests that failed on purpose.
+    /// Number of requests that the lower has failed on purpose.
     pub injected: Cell<u64>,
-    /// The first violation by the device above; `None` if there is none.
+    /// The first violation by the device above: the broken rule and its description; `None` without a violation.
     pub offence: RefCell<Option<(Broken, String)>>,
 }
 
@@ -54,7 +55,7 @@ impl Watch {
         self.offence.borrow_mut().get_or_insert((broken, words));
     }
 
-    /// Counts a request, and returns whether it must fail.
+    /// Counts a request to the lower. Returns whether the lower must fail the request.
     pub fn strikes(&self) -> bool {
         let call = self.calls.replace(self.calls.get() + 1);
         let strikes = self
@@ -66,7 +67,7 @@ impl Watch {
     }
 }
 
-/// The strict lower.
+/// A lower for tests that uses every freedom of the contract, over a simulated disk.
 pub struct Strict {
     info: Info,
     env: Env,
@@ -78,7 +79,7 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// Creates a strict lower over an open disk.
+    /// Creates a strict lower over the open disk `storage`.
     pub fn new(
         env: &Env,
         storage: Rc<dyn Storage>,
@@ -146,7 +147,8 @@ impl Strict {
         if fua { self.flush(false).await } else { Ok(()) }
     }
 
-    /// Returns the block status: sometimes less than the disk reports, never more.
+    /// Returns the block status of `range`: never more holes and zeros than the disk reports, sometimes fewer, and
+    /// sometimes for a shorter range.
     fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut extents = self.storage.extents(range, 1 + self.draw.below(8) as usize)?;
         for extent in &mut extents {
@@ -157,7 +159,7 @@ impl Strict {
         Ok(extents)
     }
 
-    /// Waits for some time, as for other requests, and returns the injected error.
+    /// Waits up to 0.3 ms of virtual time, as other requests do, and returns the injected error.
     async fn fail(&self, verb: &str) -> Result<()> {
         let delay = std::time::Duration::from_nanos(self.draw.below(300_000));
         self.env.sleep(delay).await;

@@ -1,4 +1,4 @@
-//! Subjects of the battery: a kind or a graph of kinds under test.
+//! What the battery tests: a kind, or a graph of several kinds, with its lowers and its promises.
 
 use block::Report;
 use kind::Registry;
@@ -6,7 +6,7 @@ use sim::{Assembly, PartId};
 
 use crate::strict::MAX_TRANSFER;
 
-/// A lower of a subject.
+/// The size and limits of a lower over which the battery tests a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerSpec {
     /// Size of the lower in bytes.
@@ -17,42 +17,42 @@ pub struct LowerSpec {
     pub max_transfer: u32,
 }
 
-/// A function that builds the subject over its lowers, and returns the device under test.
+/// Builds the devices under test over their lowers, and returns the number of the topmost device.
 pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> block::Result<PartId>;
 
-/// A function that checks the report of a subject after a restart against the report before it.
+/// Compares the reports of a device before and after a restart. Returns an error if the device has broken its promise.
 pub type Promise = dyn Fn(&Report, &Report) -> Result<(), String>;
 
-/// A kind, or a graph of several kinds, with its promises beyond the contract of a device.
+/// A kind, or a graph of several kinds, that the battery tests, with its promises beyond the contract of a device.
 pub struct Subject {
-    /// Name of the subject in messages.
+    /// Name of the tested kind or graph in messages of the battery.
     pub name: String,
-    /// The kinds from which the subject is built.
+    /// The kinds that the function `build` uses.
     pub registry: Registry,
-    /// The lowers of the subject.
+    /// Sizes and limits of the lowers over which the battery builds the devices.
     pub lowers: Vec<LowerSpec>,
-    /// Function that builds the subject over its lowers.
+    /// Builds the devices under test over the lowers.
     pub build: Box<Build>,
     /// Number of lowers that may fail at the same time without an error for clients.
     pub redundancy: usize,
-    /// Whether all lowers have the same bytes when no request is in flight.
+    /// Whether all lowers have the same bytes when no request is in flight, as under a mirror.
     pub copies: bool,
-    /// Whether the subject is a disk. A disk opens its lowers itself, by the paths of [`disk_path`].
+    /// Whether the device under test is a disk, which opens its storage itself at the paths of [`disk_path`].
     pub is_disk: bool,
-    /// Whether the disks of the lowers have labels, in which the subject can store its state.
+    /// Whether the disks of the lowers have labels, in which the devices under test store their states.
     pub labelled: bool,
-    /// Whether the subject starts on used disks without a state, and does not change their bytes.
+    /// Whether the device under test starts on used disks without a state, and leaves their bytes unchanged.
     pub adopts: bool,
-    /// The subject's promise about its report.
+    /// Checks what the device promises about its report after a restart; `None` if it promises nothing.
     pub promise: Option<Box<Promise>>,
-    /// Arguments for commands to the subject, valid and invalid ones, besides those of the battery.
+    /// JSON arguments for commands to the device under test, valid and invalid, in addition to those of the battery.
     pub arguments: &'static [&'static str],
-    /// Number of seeds for each part of the battery.
+    /// Number of seeds with which the battery runs each of its parts.
     pub seeds: u64,
 }
 
 impl Subject {
-    /// Creates a subject without redundancy over `count` lowers of `size` bytes, with blocks of 512 bytes.
+    /// Creates a subject over `count` lowers of `size` bytes, with blocks of 512 bytes and without redundancy.
     pub fn new(
         name: &str,
         registry: Registry,
@@ -76,7 +76,7 @@ impl Subject {
         }
     }
 
-    /// Creates a subject that is a disk.
+    /// Creates a subject that is a disk on `count` simulated disks of `size` bytes.
     pub fn disk(
         name: &str,
         registry: Registry,
@@ -95,42 +95,42 @@ impl Subject {
         self
     }
 
-    /// Sets the longest read and write that the lowers accept.
+    /// Sets the length in bytes of the longest read or write that the lowers accept.
     #[must_use]
     pub fn with_transfers_of(mut self, bytes: u32) -> Self {
         self.lowers.iter_mut().for_each(|lower| lower.max_transfer = bytes);
         self
     }
 
-    /// Sets the number of seeds for each part of the battery.
+    /// Sets the number of seeds with which the battery runs each of its parts.
     #[must_use]
     pub fn with_seeds(mut self, seeds: u64) -> Self {
         self.seeds = seeds;
         self
     }
 
-    /// Sets arguments for commands to the subject.
+    /// Sets JSON arguments with which the battery sends commands to the device under test.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &'static [&'static str]) -> Self {
         self.arguments = arguments;
         self
     }
 
-    /// Gives labels to the disks of the lowers, so that the state of the subject outlives the subject.
+    /// Gives labels to the disks of the lowers, in which the devices under test store their states.
     #[must_use]
     pub fn on_labels(mut self) -> Self {
         self.labelled = true;
         self
     }
 
-    /// Makes the subject start on used disks without a state.
+    /// Declares that the device under test starts on used disks without a state.
     #[must_use]
     pub fn adopting(mut self) -> Self {
         self.adopts = true;
         self
     }
 
-    /// Sets the subject's promise about its report.
+    /// Sets the check of what the device promises about its report after a restart.
     #[must_use]
     pub fn promising(
         mut self,
@@ -140,14 +140,15 @@ impl Subject {
         self
     }
 
-    /// Sets the number of lowers that may fail at the same time.
+    /// Sets the number of lowers that may fail at the same time without an error for clients.
     #[must_use]
     pub fn with_redundancy(mut self, redundancy: usize) -> Self {
         self.redundancy = redundancy;
         self
     }
 
-    /// Sets the number of lowers that may fail at the same time, and that all lowers have the same bytes.
+    /// Declares that all lowers have the same bytes, and sets the number of lowers that may fail at the same time
+    /// without an error for clients.
     #[must_use]
     pub fn with_copies(mut self, redundancy: usize) -> Self {
         (self.redundancy, self.copies) = (redundancy, true);
@@ -155,7 +156,7 @@ impl Subject {
     }
 }
 
-/// Returns the path of the disk of lower number `n`.
+/// Returns the path of the simulated disk of lower number `n`.
 pub fn disk_path(n: usize) -> String {
     format!("/lower{n}")
 }

@@ -1,101 +1,103 @@
-//! Properties and fault rates of a simulated disk.
+//! The configuration of a simulated disk: its type, and the rates of its faults.
 
 use crate::draw::Ppm;
 
-/// Length of a sector in bytes. A disk writes a sector atomically, unless its profile permits otherwise.
+/// Length in bytes of a sector, the smallest unit of a simulated disk. A disk writes a sector atomically, unless its
+/// profile permits otherwise.
 pub const SECTOR: u64 = 512;
 
-/// Length in bytes of a physical sector of a present disk.
+/// Length in bytes of a physical sector of a modern disk.
 pub const PHYSICAL: u64 = 4096;
 
-/// The byte with which a torn write fills the part of a sector that it has destroyed.
+/// The byte with which a torn write on a simulated disk overwrites the sectors that it destroys.
 pub const DAMAGE: u8 = 0xda;
 
-/// The type of a disk, which decides the effect of a power cut.
+/// The type of a simulated disk, which decides the effect of a power cut on its writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// Sectors of 4 KiB, each atomic.
+    /// A disk with sectors of 4 KiB, each of which it writes atomically.
     Native4k,
-    /// Sectors of 512 bytes, each atomic.
+    /// A disk with sectors of 512 bytes, each of which it writes atomically.
     Native512,
-    /// Sectors of 512 bytes in physical sectors of 4 KiB. A torn write damages neighbouring sectors to which it did
-    /// not write.
+    /// A disk with sectors of 512 bytes inside physical sectors of 4 KiB. A torn write also damages neighbouring
+    /// sectors in the physical sector.
     Emulated512,
-    /// A sector that is being written at the power cut may become junk.
+    /// A disk with sectors of 512 bytes. A power cut may leave junk in the sector in which a torn write stopped.
     NotAtomic,
-    /// The cache of the disk survives power cuts.
+    /// A disk whose cache survives power cuts.
     Protected,
-    /// The disk acknowledges flushes without carrying them out.
+    /// A disk that acknowledges flushes without effect, so that a power cut can lose flushed writes.
     Liar,
-    /// The disk has less space than its size: this number of bytes.
+    /// A thin disk, which fails writes when it holds this number of bytes, less than its size.
     Thin(u64),
 }
 
 impl Profile {
-    /// Returns the block size in bytes: offset and length of each operation are multiples of it.
+    /// Returns the block size of the disk in bytes. Address and length of each operation must be multiples of the block
+    /// size.
     pub fn block_size(self) -> u32 {
         if self == Self::Native4k { 4096 } else { 512 }
     }
 
-    /// Returns the number of bytes that the disk writes atomically.
+    /// Returns the number of bytes that the disk writes atomically at a power cut.
     pub(super) fn atomic(self) -> u64 {
         if self == Self::Native4k { PHYSICAL } else { SECTOR }
     }
 
-    /// Whether a power cut can lose acknowledged writes.
+    /// Whether a power cut of the disk can lose acknowledged writes that were not flushed.
     pub(super) fn is_volatile(self) -> bool {
         self != Self::Protected
     }
 
-    /// Whether flushed writes survive a power cut, and torn writes damage no other sectors.
+    /// Whether flushed writes survive a power cut of the disk, and torn writes damage no other sectors.
     pub fn is_honest(self) -> bool {
         !matches!(self, Self::Emulated512 | Self::NotAtomic | Self::Liar)
     }
 }
 
-/// Fault rates of a disk, each in a million operations of its type.
+/// Fault rates of a simulated disk. Each is a number of operations in a million.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Rate of operations that make a sector unreadable until the next write to it.
+    /// Reads in a million that make a random sector of their range unreadable until the next write to the sector.
     pub read_error: Ppm,
-    /// Rate of writes that fail, perhaps after a part has taken effect.
+    /// Writes in a million that fail, perhaps after they have changed some sectors.
     pub write_error: Ppm,
-    /// Rate of flushes that fail and lose the cache; the next flush succeeds.
+    /// Flushes in a million that fail and lose all cached writes. The next flush succeeds.
     pub flush_error: Ppm,
-    /// Rate of operations that complete late.
+    /// Operations in a million that complete 0.1 to 2.6 s late.
     pub stall: Ppm,
-    /// Rate of flushes that complete late.
+    /// Flushes in a million that complete 0.1 to 2.6 s late.
     pub late_flush: Ppm,
-    /// Rate of operations that never complete.
+    /// Operations in a million that never complete by themselves.
     pub hang: Ppm,
-    /// Rate of operations that flip a bit of a sector on the medium.
+    /// Reads in a million before which the disk flips a bit of a sector in their range.
     pub rot: Ppm,
-    /// Rate of writes that are acknowledged and lost.
+    /// Writes in a million that the disk acknowledges without storing them.
     pub lost_write: Ppm,
-    /// Rate of writes that go to another address.
+    /// Writes in a million that the disk stores at a random other address.
     pub misdirected: Ppm,
 }
 
-/// Configuration of a simulated disk.
+/// The configuration of a simulated disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Size of the disk in bytes.
     pub size: u64,
-    /// Type of the disk, which decides the effect of a power cut.
+    /// Type of the disk, which decides the effect of a power cut on its writes.
     pub profile: Profile,
-    /// Fault rates of the disk.
+    /// Rates of the disk's faults at the begin of the run.
     pub faults: Faults,
-    /// Whether the disk can zero a range without data.
+    /// Whether the disk offers write zeroes; if not, devices above must write zeros as data.
     pub zeroes: bool,
-    /// Whether a discard has an effect on the disk.
+    /// Whether the disk offers discards.
     pub discard: bool,
-    /// Whether discarded bytes read as zeros.
+    /// Whether discarded bytes of the disk always read as zeros.
     pub discard_zeroes: bool,
-    /// Shortest time of an operation, in nanoseconds.
+    /// Shortest time of a disk operation, in nanoseconds.
     pub least_ns: u64,
-    /// Longest time of an operation that is not late, in nanoseconds.
+    /// Longest time of a disk operation without a late reply, in nanoseconds.
     pub most_ns: u64,
-    /// Rate of operations after which the disk moves one cached sector to the medium.
+    /// Operations in a million after which the disk moves one cached sector to the medium without a flush.
     pub destage: Ppm,
 }
 
@@ -116,29 +118,29 @@ impl DiskConfig {
     }
 }
 
-/// The choice of the writes that survive a power cut, among those that are not durable.
+/// How a power cut selects the writes that survive on a simulated disk, among the writes that no flush covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutPolicy {
-    /// No write survives.
+    /// No write that is not durable survives.
     DropAll,
-    /// All writes survive, including those in flight.
+    /// All writes survive, including the writes in flight.
     KeepAll,
-    /// The writes that completed first survive.
+    /// A random number of writes survives: those that completed first.
     Prefix,
-    /// The writes that completed last survive.
+    /// A random number of writes survives: those that completed last.
     Reverse,
-    /// All writes but one survive.
+    /// All writes except a random one survive.
     OmitOne,
-    /// One write survives.
+    /// One random write survives.
     KeepOne,
-    /// A random set of whole writes survives.
+    /// Each write survives or is lost as a whole, at random.
     Random,
-    /// A random set of sectors survives: writes are torn wherever the profile permits it.
+    /// Each sector survives or is lost at random, so that writes are torn where the disk's profile permits it.
     Torn,
 }
 
 impl CutPolicy {
-    /// All policies.
+    /// All policies, from which a trial draws one for each power cut.
     pub const ALL: [Self; 8] = [
         Self::DropAll,
         Self::KeepAll,

@@ -1,4 +1,4 @@
-//! Changes that a test makes to a disk directly, besides the faults that follow from the seed.
+//! Changes that a test makes to a simulated disk directly, besides the faults that follow from the seed.
 
 use std::rc::Rc;
 
@@ -8,18 +8,19 @@ use super::store::{Payload, Pending, Store};
 use super::{DiskConfig, Faults, Flight, SECTOR, SimDisk, sectors};
 use crate::SimWorld;
 
-/// The content of a disk at one moment: its medium and its cache.
+/// A copy of the content of a simulated disk at one moment: medium and cache.
 #[derive(Clone)]
 pub struct Image(Store);
 
 impl Image {
-    /// Returns the writes that a power cut at the moment of the image could lose, in the order of their completion.
+    /// Returns the numbers of the cached writes in the image, which a power cut could lose, in the order in which they
+    /// completed.
     pub fn open_writes(&self) -> Vec<u64> {
         self.0.writes_in_order(&[])
     }
 
-    /// Returns the image after a power cut. A sector of a write that is not durable survives if `keeps` returns
-    /// `true`; its arguments are the numbers of the write and of the sector.
+    /// Returns the image after a power cut. A sector of a cached write survives if `keeps` returns `true` for the
+    /// number of the write and the number of the sector.
     #[must_use]
     pub fn cut(&self, keeps: impl Fn(u64, u64) -> bool) -> Self {
         let mut store = self.0.clone();
@@ -27,25 +28,26 @@ impl Image {
         Self(store)
     }
 
-    /// Returns a hash of the medium.
+    /// Returns a hash of the medium in the image, without the cache.
     pub fn digest(&self) -> u64 {
         self.0.digest()
     }
 }
 
 impl SimDisk {
-    /// Drops the cache of the disk, as a failed flush does. The next flush succeeds.
+    /// Drops all cached writes of the disk, as a failed flush does. The next flush succeeds.
     pub fn lose_cache(&self) {
         self.lossy.set(true);
         self.store.borrow_mut().drop_cache();
     }
 
-    /// Flips a bit of the byte at `offset` on the medium. Returns `false` if nothing was written there yet.
+    /// Flips a bit of the byte at the address `offset` on the medium of the disk. Returns `false` if the medium has no
+    /// bytes there yet.
     pub fn rot(&self, offset: u64) -> bool {
         self.store.borrow_mut().rot(offset / SECTOR, offset % SECTOR)
     }
 
-    /// Fills a range with `byte`, durably, as another program would.
+    /// Overwrites a byte range of the disk with `byte`, durably, as another program might.
     pub fn overwrite(&self, range: ByteRange, byte: u8) {
         let payload = Payload::Bytes(vec![byte; range.len() as usize].into());
         let pending = Pending { write: u64::MAX, sectors: sectors(range), payload };
@@ -54,13 +56,13 @@ impl SimDisk {
         store.persist_write(&pending);
     }
 
-    /// Returns its content now, with the cache.
+    /// Returns a copy of the disk's present content: medium and cache.
     pub fn image(&self) -> Image {
         Image(self.store.borrow().clone())
     }
 
-    /// Returns its content with every write in flight in the cache: a power cut now leaves a subset of these
-    /// writes.
+    /// Returns a copy of the disk's present content, with all writes in flight in the cache. A power cut now would
+    /// leave a subset of the cached writes.
     pub fn image_in_flight(&self) -> Image {
         let mut store = self.store.borrow().clone();
         let flights = self.flights.borrow();
@@ -71,7 +73,7 @@ impl SimDisk {
         Image(store)
     }
 
-    /// Returns a disk of another world with the bytes that it has now, and without faults.
+    /// Creates a disk in another simulated world, with the present bytes of this disk and without faults.
     pub fn copy_into(&self, world: &SimWorld) -> Rc<Self> {
         let config = DiskConfig { faults: Faults::default(), ..self.config.clone() };
         let copy = Self::new(world, self.number, config);
@@ -80,7 +82,7 @@ impl SimDisk {
         copy
     }
 
-    /// Restores `image`, which is an earlier one of this disk or one of another disk.
+    /// Replaces the content of the disk by `image`, a copy of this disk's or another disk's content.
     pub fn put_back(&self, image: &Image) {
         let mut store = image.0.clone();
         // A write that was in flight in the image makes no further progress, so the next flush covers it.

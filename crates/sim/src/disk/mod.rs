@@ -1,4 +1,4 @@
-//! A simulated disk with a volatile cache. All of its delays and faults follow from the seed.
+//! A simulated disk with a volatile cache. The times of its operations and its faults follow from the seed.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -35,10 +35,11 @@ pub use config::{CutPolicy, DAMAGE, DiskConfig, Faults, PHYSICAL, Profile, SECTO
 pub use hand::Image;
 pub(crate) use plug::Disks;
 
-/// Number of writes among a million, of several sectors each, that take effect in two steps.
+/// Number of writes in a million that change a part of their sectors earlier than the others, if they have several
+/// sectors.
 const TWO_STEPS: u32 = 250_000;
 
-/// A simulated disk with its operations in flight.
+/// A simulated disk: its content, its faults, and its operations in flight.
 pub struct SimDisk {
     me: Weak<Self>,
     name: String,
@@ -50,34 +51,34 @@ pub struct SimDisk {
     flights: RefCell<BTreeMap<u64, Flight>>,
     outcomes: RefCell<BTreeMap<u64, Outcome>>,
     next: Cell<u64>,
-    /// Number of earlier operations of the same type on the same range. The number is a part of the key of an
-    /// operation's random numbers, so that these do not change when another operation is removed from the run.
+    /// For a hash of type and byte range, the number of operations so far. The number is a part of the key of an
+    /// operation's random numbers, so that they stay the same if another operation is removed from the run.
     seen: RefCell<BTreeMap<u64, u64>>,
     fates: Stream,
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
-    /// Size in bytes of the disk's file if the file was truncated.
+    /// Present size of the disk's file in bytes if a test has truncated the file; `None` otherwise.
     short: Cell<Option<u64>>,
     reads: Cell<u64>,
 }
 
-/// An operation in flight on a disk, with its buffer.
+/// An operation of a simulated disk in flight, with its buffer.
 struct Flight {
     io: DiskIo,
-    /// The key of the operation's random numbers.
+    /// Key from which all random numbers of the operation follow.
     key: u64,
     submitted: u64,
     waiter: Waiter,
     abandoned: bool,
     hung: bool,
-    /// Whether the first of the operation's two steps has taken effect.
+    /// Whether the operation, a write, has changed a part of its sectors already.
     half: bool,
-    /// Whether the operation, a read, returns junk.
+    /// Whether the operation, a read, will return junk, because a test has asked for it.
     garbled: bool,
 }
 
-/// The fault that an operation of a disk has.
+/// The fault of a disk operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -86,12 +87,13 @@ enum Fate {
     Misdirected,
 }
 
-/// The two events of an operation: the first of its two steps, and its completion.
+/// Types of clock events of a disk operation: `HALF` changes a part of a write's sectors, `WHOLE` completes the
+/// operation.
 const HALF: u64 = 0;
 const WHOLE: u64 = 1;
 
 impl SimDisk {
-    /// Creates a disk without content in `world`. `number` makes its random numbers differ from those of other disks.
+    /// Creates a simulated disk of zeros in `world`. The disk's random numbers follow from the seed and `number`.
     pub fn new(world: &SimWorld, number: u64, config: DiskConfig) -> Rc<Self> {
         let clock = world.clock();
         Rc::new_cyclic(|me| Self {
@@ -115,22 +117,23 @@ impl SimDisk {
         })
     }
 
-    /// Returns the number of the disk, unique in its world.
+    /// Returns the number of the disk, unique in its simulated world.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns the configuration of the disk.
+    /// Returns the configuration with which the disk was created.
     pub fn config(&self) -> &DiskConfig {
         &self.config
     }
 
-    /// Sets the fault rates of operations that begin later.
+    /// Sets the fault rates of the disk's later operations.
     pub fn set_faults(&self, faults: Faults) {
         self.faults.set(faults);
     }
 
-    /// Truncates the disk's file to `size` bytes. A write past the end extends the file again, with zeros between.
+    /// Truncates the disk's file to `size` bytes. A later write past the end extends the file again, with zeros
+    /// between.
     pub fn cut_short(&self, size: u64) {
         self.count(Count::DiskCut);
         self.lossy.set(true);
@@ -138,7 +141,7 @@ impl SimDisk {
         self.store.borrow_mut().forget_from(size / SECTOR);
     }
 
-    /// Whether an operation in flight changes bytes past `size`.
+    /// Whether a write, write zeroes or discard in flight ends past the address `size` of the disk.
     pub fn is_writing_behind(&self, size: u64) -> bool {
         let is_behind = |flight: &Flight| {
             let writes = !matches!(flight.io, DiskIo::Read { .. });
@@ -147,18 +150,18 @@ impl SimDisk {
         self.flights.borrow().values().any(is_behind)
     }
 
-    /// Extends the disk's file to its configured size again, with zeros.
+    /// Extends the disk's truncated file to its configured size again, with zeros.
     pub fn grow_back(&self) {
         self.short.set(None);
     }
 
-    /// Returns the size of the disk's file in bytes.
+    /// Returns the present size of the disk's file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.short.get().unwrap_or(self.config.size)
     }
 
-    /// Makes the reads of `range` that are in flight return junk. A device must not use the replies of a disk that
-    /// was taken out of service.
+    /// Makes reads in flight that lie within `range` return junk. A test calls it after a mirror took the disk out of
+    /// service, because the mirror must not use these replies.
     pub fn garble_reads(&self, range: ByteRange) {
         for flight in self.flights.borrow_mut().values_mut() {
             let DiskIo::Read { offset, into } = &flight.io else { continue };
@@ -168,28 +171,28 @@ impl SimDisk {
         }
     }
 
-    /// Whether the disk has lost acknowledged data other than in a power cut.
+    /// Whether the disk has lost acknowledged writes other than in a power cut.
     pub fn is_lossy(&self) -> bool {
         self.lossy.get()
     }
 
-    /// Returns the number of reads that have begun on the disk.
+    /// Returns the number of reads that the disk has begun so far.
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// Returns the number of sectors of the disk that cannot be read.
+    /// Returns the number of the disk's sectors that are marked as unreadable.
     pub fn spoilt(&self) -> usize {
         self.store.borrow().spoilt()
     }
 
-    /// Returns descriptions of the disk's operations in flight.
+    /// Returns a description of each operation in flight on the disk.
     pub fn in_flight(&self) -> Vec<String> {
         let flights = self.flights.borrow();
         flights.values().map(|flight| format!("{}: {:?}", self.name, flight.io)).collect()
     }
 
-    /// Returns the bytes that a read of `range` would return now.
+    /// Returns the bytes that a read of `range` would return now, without a read operation.
     pub fn peek(&self, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len() as usize];
         self.read(range, &mut bytes);
@@ -207,7 +210,7 @@ impl SimDisk {
         self.clock.counters.add(count);
     }
 
-    /// Returns the random number of the operation with this key for the purpose `what`.
+    /// Returns the random number of the operation with this key for one purpose, for example `"delay"`.
     fn draw(&self, key: u64, what: &'static str) -> u64 {
         self.fates.at(key ^ domain(what))
     }
@@ -269,7 +272,7 @@ impl SimDisk {
         Ticket::new(me, id)
     }
 
-    /// Whether a write that takes effect in part takes effect at `sector`.
+    /// Whether a write that changes only a part of its sectors changes `sector`. `half` is the write's random number.
     fn is_in_half(&self, half: u64, sector: u64) -> bool {
         mix(half ^ (sector * SECTOR / self.config.profile.atomic())) & 1 == 1
     }
@@ -299,7 +302,7 @@ impl SimDisk {
         self.clock.schedule(at, Event::Fire(me, id << 1 | WHOLE));
     }
 
-    /// Returns the sectors and the payload that the operation writes; `None` if it writes nothing.
+    /// Returns the sectors and the payload of the operation `id`; `None` for a read or a flush.
     fn pending(&self, id: u64, flight: &Flight) -> Option<Pending> {
         let range = range_of(&flight.io)?;
         let payload = match &flight.io {
@@ -310,7 +313,7 @@ impl SimDisk {
         Some(Pending { write: id, sectors: sectors(range), payload })
     }
 
-    /// Makes a part of a write's sectors take effect before the others.
+    /// Changes a random part of the sectors of the write `id`, before the write completes.
     fn take_half(&self, id: u64) {
         let mut flights = self.flights.borrow_mut();
         let Some(flight) = flights.get_mut(&id) else { return };
@@ -474,7 +477,7 @@ impl SimDisk {
         Ok(len as usize)
     }
 
-    /// Carries out a discard. A disk that does not guarantee zeros discards any subset of the sectors.
+    /// Carries out a discard. A disk that does not promise zeros makes a random part of the sectors zeros.
     fn carry_out_discard(&self, id: u64, flight: &Flight) -> Result<usize> {
         let pending = self.pending(id, flight).expect("the operation is a write");
         let half = self.draw(flight.key, "half");
@@ -496,8 +499,8 @@ impl SimDisk {
         }
     }
 
-    /// Cuts the power of this disk. Operations in flight fail. `policy` selects the writes that survive, among those
-    /// that are not durable.
+    /// Cuts the power of the disk. Operations in flight fail. `policy` selects the writes that survive, among those
+    /// that no flush covers.
     pub fn power_cut(&self, policy: CutPolicy) {
         self.count(Count::PowerCut);
         let flights = self.flights.take();
@@ -532,8 +535,8 @@ impl SimDisk {
         self.openers.close_all();
     }
 
-    /// Handles the death of the process that used the disk. The kernel completes a part of the operations in flight;
-    /// it has not received the others.
+    /// Ends the operations in flight of a process that was killed. The kernel carries out some of them; the others are
+    /// lost.
     pub(crate) fn process_died(&self) {
         self.flights.borrow_mut().retain(|id, flight| {
             let lands = flight.hung || self.draw(flight.key, "lands") & 1 == 1;
@@ -546,7 +549,7 @@ impl SimDisk {
         });
     }
 
-    /// Fails all operations that hang, as if the cable of the disk was removed.
+    /// Fails all operations of the disk that hang, as if its cable was removed.
     pub fn release(&self) {
         let mut flights = self.flights.borrow_mut();
         let hung: Vec<_> = flights.iter().filter(|(_, f)| f.hung).map(|(id, _)| *id).collect();

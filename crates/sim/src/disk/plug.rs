@@ -1,4 +1,4 @@
-//! The disks of a world by path, and their open handles.
+//! The simulated disks that are plugged in, by path, and their open handles.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use block::{ByteRange, Error, ErrorKind, Extent, Result};
 use super::SimDisk;
 use crate::counters::Count;
 
-/// The disks of a world, each under the path by which openings find it.
+/// All simulated disks of a world, each at the path where code under test opens it.
 #[derive(Default)]
 pub(crate) struct Disks(RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>);
 
@@ -43,7 +43,8 @@ impl Disks {
     }
 }
 
-/// Numbers of the open handles of a disk. A power cut sets them to zero: handles from before are no longer counted.
+/// Numbers of open handles of a simulated disk, for writing and for reading only. A power cut sets both numbers to
+/// zero; the disk no longer counts handles from before the cut.
 #[derive(Default)]
 pub(super) struct Openers {
     writers: Cell<u32>,
@@ -78,8 +79,8 @@ impl SimDisk {
         }
     }
 
-    /// Opens the disk, for one writer or for several readers. An opening for writing fails until the kernel has
-    /// completed the last operation of earlier handles. `created` is whether this opening creates the disk.
+    /// Opens the simulated disk, for one writer or for several readers. An opening for writing fails while operations
+    /// of earlier handles are in flight. `created`: this opening has created the file.
     pub(crate) fn open(self: &Rc<Self>, open: &Open, created: bool) -> Result<Rc<dyn Storage>> {
         let openers = &self.openers;
         let shared = open.read_only && openers.writers.get() == 0;

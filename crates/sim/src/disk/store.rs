@@ -1,4 +1,5 @@
-//! The medium of a disk and the volatile cache before the medium, in sectors. Without clock and operations.
+//! The content of a simulated disk in sectors: the medium, and the volatile cache above the medium. It knows no time
+//! and no operations in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,7 +11,7 @@ use crate::draw::{Stream, mix};
 
 const PER_PAGE: u64 = PHYSICAL / SECTOR;
 
-/// The payload of a write: bytes or zeros.
+/// The data of a write on a simulated disk: bytes, or zeros.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     Zero,
@@ -18,7 +19,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Returns the bytes of sector number `n` of the payload; `None` for zeros.
+    /// Returns the bytes of the payload's sector number `n`, counted from the begin of the write; `None` for zeros.
     fn sector(&self, n: u64) -> Option<&[u8]> {
         match self {
             Self::Zero => None,
@@ -27,7 +28,7 @@ impl Payload {
     }
 }
 
-/// A write in the cache, or its part in some sectors.
+/// A write to a simulated disk: its number, its sectors and its data.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub write: u64,
@@ -35,27 +36,28 @@ pub(super) struct Pending {
     pub payload: Payload,
 }
 
-/// A version of one sector in the cache.
+/// The data that one cached write has for one sector of the disk.
 #[derive(Clone, Debug)]
 struct Version {
     write: u64,
-    /// Number of the sector in the payload of its write.
+    /// Number of the sector, counted from the begin of its write.
     index: u64,
     payload: Payload,
-    /// Number of the event that completed the write of this version; `None` before.
+    /// Number of the event that completed the write; `None` while the write is in flight.
     completed: Option<u64>,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct Store {
     medium: BTreeMap<u64, Box<[u8; PHYSICAL as usize]>>,
-    /// The versions of each sector in the order in which they took effect. A read returns the last version.
+    /// For each cached sector, the data of all writes to the sector in the order in which they took effect. A read
+    /// returns the last.
     cache: BTreeMap<u64, Vec<Version>>,
     unreadable: BTreeSet<u64>,
 }
 
 impl Store {
-    /// Copies the newest bytes of a sector to `into`.
+    /// Copies the newest bytes of the disk's sector to `into`, from the cache or the medium.
     pub fn read(&self, sector: u64, into: &mut [u8]) {
         match self.cache.get(&sector).and_then(|versions| versions.last()) {
             Some(newest) => put(into, newest.payload.sector(newest.index)),
@@ -68,7 +70,7 @@ impl Store {
         Some(&page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize])
     }
 
-    /// Whether a read of the sector returns zeros.
+    /// Whether a read of the sector would return zeros.
     pub fn is_zero(&self, sector: u64) -> bool {
         let mut bytes = [0; SECTOR as usize];
         self.read(sector, &mut bytes);
@@ -85,8 +87,8 @@ impl Store {
         put(&mut page[(sector % PER_PAGE * SECTOR) as usize..][..SECTOR as usize], bytes);
     }
 
-    /// Makes all sectors from `sector` on zeros, on the medium and in the cache, because the disk's file was
-    /// truncated.
+    /// Makes all sectors from number `sector` on zeros, on the medium and in the cache, because a test truncates the
+    /// disk's file.
     pub fn forget_from(&mut self, sector: u64) {
         self.cache.split_off(&sector);
         let kept: Vec<u64> = self.medium.keys().copied().collect();
@@ -94,7 +96,7 @@ impl Store {
         (sector..last).for_each(|sector| self.settle(sector, None));
     }
 
-    /// Adds the write to the cache, in each of its sectors for which `which` returns `true`.
+    /// Adds a write to the cache, for each of its sectors for which `which` returns `true`.
     pub fn apply(&mut self, pending: &Pending, which: impl Fn(u64) -> bool) {
         for sector in pending.sectors.clone().filter(|sector| which(*sector)) {
             let index = sector - pending.sectors.start;
@@ -104,7 +106,7 @@ impl Store {
         }
     }
 
-    /// Records that the event number `at` has completed the write.
+    /// Records that the event number `at` has completed the write, so that later flushes cover it.
     pub fn complete(&mut self, pending: &Pending, at: u64) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get_mut(&sector).into_iter().flatten();
@@ -114,14 +116,14 @@ impl Store {
         }
     }
 
-    /// Records that the event number `at` has completed every cached write that was not completed before.
+    /// Records that the event number `at` has completed all cached writes that were in flight.
     pub fn complete_all(&mut self, at: u64) {
         for version in self.cache.values_mut().flatten() {
             version.completed.get_or_insert(at);
         }
     }
 
-    /// Moves version number `n` of a cached sector to the medium, and drops earlier versions of the sector.
+    /// Moves the data number `n` of a cached sector to the medium, and drops earlier data of the sector from the cache.
     fn persist(&mut self, sector: u64, n: usize) {
         let Some(versions) = self.cache.get_mut(&sector) else { return };
         let version =
@@ -132,7 +134,7 @@ impl Store {
         self.settle(sector, version.payload.sector(version.index));
     }
 
-    /// Moves one write to the medium, and drops the versions that it has replaced.
+    /// Moves one write from the cache to the medium, and drops the earlier writes to its sectors from the cache.
     pub fn persist_write(&mut self, pending: &Pending) {
         for sector in pending.sectors.clone() {
             let versions = self.cache.get(&sector);
@@ -143,7 +145,8 @@ impl Store {
         }
     }
 
-    /// Moves the writes to the medium that completed before `submitted`, and no others.
+    /// Carries out a flush: moves all writes to the medium that completed before the event number `submitted`, and no
+    /// others.
     pub fn flush(&mut self, submitted: u64) {
         let covered = |version: &Version| version.completed.is_some_and(|at| at < submitted);
         let newest = |versions: &Vec<Version>| versions.iter().rposition(covered);
@@ -154,13 +157,14 @@ impl Store {
         }
     }
 
-    /// Drops all cached versions, as after a failed flush.
+    /// Drops all cached writes, as a failed flush does.
     pub fn drop_cache(&mut self) {
         self.cache.clear();
     }
 
-    /// Moves a random version of the first cached sector from `near` on to the medium, with the other sectors of the
-    /// same write in the same unit of `unit` sectors. Drops earlier versions of these sectors.
+    /// Moves the data of one random cached write to the medium without a flush: in the first cached sector from number
+    /// `near` on, and in the other sectors of the same `unit` sectors. Drops earlier data of these sectors from the
+    /// cache.
     pub fn destage(&mut self, near: u64, draw: u64, unit: u64, counters: &Counters) {
         let found = self.cache.range(near..).next().or_else(|| self.cache.first_key_value());
         let Some((sector, versions)) = found else { return };
@@ -177,22 +181,23 @@ impl Store {
         }
     }
 
-    /// Makes a sector unreadable, until a write to it reaches the medium.
+    /// Makes a sector unreadable, until a write to the sector reaches the medium.
     pub fn spoil(&mut self, sector: u64) {
         self.unreadable.insert(sector);
     }
 
-    /// Whether a read of a sector fails, because it is unreadable and not in the cache.
+    /// Whether a read of the sector fails, because the sector is unreadable on the medium and not in the cache.
     pub fn is_spoilt(&self, sector: u64) -> bool {
         self.unreadable.contains(&sector) && !self.cache.contains_key(&sector)
     }
 
-    /// Returns the number of unreadable sectors.
+    /// Returns the number of sectors that are unreadable on the medium.
     pub fn spoilt(&self) -> usize {
         self.unreadable.len()
     }
 
-    /// Flips a bit of a sector on the medium. Returns `false` if the medium does not have the sector.
+    /// Flips a bit of a sector on the medium, selected by the random number `draw`. Returns `false` if the medium has
+    /// no bytes there yet.
     pub fn rot(&mut self, sector: u64, draw: u64) -> bool {
         let Some(page) = self.medium.get_mut(&(sector / PER_PAGE)) else { return false };
         let byte = sector % PER_PAGE * SECTOR + draw % SECTOR;
@@ -200,7 +205,8 @@ impl Store {
         true
     }
 
-    /// Returns the number of bytes that are allocated on the medium and in the cache, and in the sectors `more`.
+    /// Returns the number of bytes that the disk has allocated, in pages of 4 KiB, if the sectors `more` are also
+    /// allocated.
     pub fn allocated(&self, more: Range<u64>) -> u64 {
         let mut pages: BTreeSet<u64> = self.medium.keys().copied().collect();
         pages.extend(self.cache.keys().map(|sector| sector / PER_PAGE));
@@ -208,13 +214,13 @@ impl Store {
         pages.len() as u64 * PHYSICAL
     }
 
-    /// Whether the sector is allocated. An allocated sector may have zeros.
+    /// Whether the disk has allocated the sector. An allocated sector may hold zeros.
     pub fn is_mapped(&self, sector: u64) -> bool {
         self.medium.contains_key(&(sector / PER_PAGE)) || self.cache.contains_key(&sector)
     }
 
-    /// Cuts the power. `cut` selects the cached sectors that survive, and the sectors of the writes `in_flight` that
-    /// do. `is_open` returns whether a sector of a write in flight has not taken effect yet.
+    /// Cuts the power of the disk. `cut` selects which cached sectors survive, and which sectors of the writes
+    /// `in_flight`. `is_open` returns whether a sector of a write in flight has not changed yet.
     pub fn cut(
         &mut self,
         cut: &Cut,
@@ -247,7 +253,8 @@ impl Store {
         self.damage(cut.profile, &torn, counters);
     }
 
-    /// Cuts the power. A sector of a cached write survives if `keeps` returns `true`.
+    /// Cuts the power of the disk. A sector of a cached write survives if `keeps` returns `true` for the numbers of the
+    /// write and the sector.
     pub fn keep(&mut self, keeps: impl Fn(u64, u64) -> bool) {
         for (sector, versions) in std::mem::take(&mut self.cache) {
             let kept = versions.iter().rfind(|version| keeps(version.write, sector));
@@ -257,7 +264,7 @@ impl Store {
         }
     }
 
-    /// Returns a hash of the medium.
+    /// Returns a hash of the medium, without the cache.
     pub fn digest(&self) -> u64 {
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let page =
@@ -265,7 +272,7 @@ impl Store {
         self.medium.iter().fold(0, |sum, (at, bytes)| page(mix(sum ^ at), &bytes[..]))
     }
 
-    /// Returns every write that is not durable, in the order of completion, with the writes in flight last.
+    /// Returns the numbers of all cached writes in the order in which they completed, with the writes in flight last.
     pub fn writes_in_order(&self, in_flight: &[Pending]) -> Vec<u64> {
         let cached = self.cache.values().flatten();
         let mut order: Vec<_> =
@@ -307,18 +314,18 @@ fn put(into: &mut [u8], bytes: Option<&[u8]>) {
     }
 }
 
-/// The parameters of a power cut.
+/// The policy, the disk's profile and the random numbers of a power cut.
 pub(super) struct Cut {
     pub policy: CutPolicy,
     pub profile: Profile,
     pub draw: Stream,
 }
 
-/// The choice of the writes that a power cut keeps.
+/// The selection of writes or sectors that survive a power cut.
 struct Keep {
-    /// A set of kept writes; `None` for a random choice for each write and unit.
+    /// Numbers of the writes that survive; `None` if each write and unit of sectors survives or not at random.
     writes: Option<BTreeSet<u64>>,
-    /// Number of consecutive sectors that survive or are lost together.
+    /// Number of consecutive sectors that survive or are lost together, if writes are torn.
     unit: u64,
     key: u64,
 }
@@ -356,7 +363,7 @@ impl Keep {
     }
 }
 
-/// For each write, the number of its sectors that a power cut has kept.
+/// For each write number, how many of its sectors a power cut has kept and lost.
 #[derive(Default)]
 struct Torn(BTreeMap<u64, TornWrite>);
 

@@ -1,4 +1,5 @@
-//! The model of a volume: it checks the bytes of every read against the permitted results, before and after failures.
+//! The model of a volume: it checks the bytes of every read against the permitted results, also after failures, kills
+//! and power cuts.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -23,30 +24,32 @@ use register::{End, FIRST, Flaw, Register, Version};
 
 pub use stamp::{Content, Stamp};
 
-/// The guarantees that a volume must keep in a run.
+/// The guarantees about a volume's bytes that the model checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
     /// All guarantees of the contract of a device.
     Full,
-    /// All guarantees, except that a torn write may damage a sector.
+    /// All guarantees, except that a sector may hold the damage of a torn write.
     Damage,
-    /// Acknowledged writes may be lost, so that older bytes return; but a sector never has bytes of another sector,
+    /// Acknowledged writes may be lost, so that older bytes return. But a sector never holds bytes of another sector,
     /// nor a mixture of two writes.
     Lossy,
-    /// As [`Self::Lossy`]; but a device below remaps blocks, so the older bytes may be those of another block.
+    /// As [`Self::Lossy`], but a device below remaps blocks, so the older bytes of a sector may be those of another
+    /// block.
     Displaced,
-    /// No guarantee about bytes: a disk below corrupts them, and no device verifies them.
+    /// No guarantee about bytes, because a disk corrupts them and no device verifies them.
     Nothing,
 }
 
-/// A rule for the replies of a volume.
+/// A rule that the model checks in the replies to requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// On every sector of 512 bytes, requests take effect as if one after the other.
+    /// Requests on a sector of 512 bytes take effect in some order, in which each lies between its submission and its
+    /// reply.
     Order,
-    /// A sector has only bytes that were written to the same sector.
+    /// A read returns for a sector only bytes that were written to the same sector.
     Place,
-    /// A write to a sector takes effect completely or not at all.
+    /// A write changes a sector completely or not at all.
     Whole,
     /// Writes that a flush or FUA made durable survive a power cut.
     Durable,
@@ -69,12 +72,12 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A violation of a rule.
+/// A rule that a reply has broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// The rule that is violated.
+    /// The broken rule.
     pub rule: Rule,
-    /// The sector, and its content in words.
+    /// The number of the sector, and its content or the wrong reply, in words.
     pub words: String,
 }
 
@@ -84,46 +87,46 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The effect of a request on the bytes of its range.
+/// The type of a request that changes the bytes of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The range gets a payload.
+    /// A write: the byte range gets the data that the model chooses.
     Write,
-    /// The range becomes zeros.
+    /// A write zeroes: the byte range becomes zeros.
     Zero,
-    /// Each sector of the range becomes zeros, or stays unchanged.
+    /// A discard: each sector of the byte range becomes zeros, or stays unchanged.
     Discard,
 }
 
-/// The number of a change in flight.
+/// The number of a write, write zeroes or discard in flight.
 #[derive(Debug)]
 pub struct Changing(u64);
 
-/// The moment at which a read, block status or flush in flight was submitted.
+/// The moment, on the model's own clock, at which a read, block status or flush in flight was submitted.
 #[derive(Debug)]
 pub struct Looking(u64);
 
-/// The model of a volume.
+/// The model of a volume: all contents that each sector may have.
 pub struct Model {
     volume: u64,
     now: Cell<u64>,
     next: Cell<u64>,
     registers: RefCell<Vec<Register>>,
-    /// The initial content of sectors that were not zeros.
+    /// For sectors that were not zeros before the first write, the bytes that they had.
     first: RefCell<BTreeMap<u64, Box<[u8]>>>,
     changes: RefCell<BTreeMap<u64, Range<u64>>>,
     looks: RefCell<BTreeSet<u64>>,
-    /// Moment of the latest flush that succeeded: writes that completed before it are durable.
+    /// Moment of the submission of the latest flush that succeeded. Writes that were answered before it are durable.
     flushed: Cell<u64>,
-    /// Moment of the first failed flush; `None` if none has failed.
+    /// Moment at which the first failed flush failed; `None` if no flush has failed.
     flush_failed: Cell<Option<u64>>,
     promise: Cell<Promise>,
-    /// Whether more copies below may fail than redundancy can mask.
+    /// Whether more members of a mirror may fail than the mirror can survive.
     copies_fail: Cell<bool>,
 }
 
 impl Model {
-    /// Creates the model of a volume of `size` zeros. Its number `volume` is a part of every payload.
+    /// Creates the model of a volume of `size` bytes, all zeros. The data of every write contains the number `volume`.
     pub fn new(volume: u64, size: u64) -> Self {
         Self {
             volume,
@@ -140,7 +143,7 @@ impl Model {
         }
     }
 
-    /// Records the initial content of a range, from a read before the first change.
+    /// Records the bytes that a byte range has before the first write.
     pub fn learn(&self, range: ByteRange, bytes: &[u8]) {
         let mut registers = self.registers.borrow_mut();
         for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
@@ -151,7 +154,7 @@ impl Model {
         }
     }
 
-    /// Returns the content of a sector that the bytes of a read are.
+    /// Returns which write's data the bytes of a read are, or which other content of the sector.
     fn content(&self, sector: u64, bytes: &[u8]) -> Content {
         match self.first.borrow().get(&sector) {
             Some(first) if **first == *bytes => Content::First,
@@ -159,13 +162,13 @@ impl Model {
         }
     }
 
-    /// Sets the guarantees that the replies to later reads must keep.
+    /// Sets the guarantees that the model checks in the replies to later reads.
     pub fn demand(&self, promise: Promise) {
         self.promise.set(promise);
     }
 
-    /// Permits more failures than the copies below can mask. Then a member with a write may be lost before the write
-    /// fails on the other members, after a read has returned the payload.
+    /// Permits more failed members of a mirror than the mirror can survive. Then a read may return the data of a write
+    /// in flight from a member that is lost afterwards, and the write fails on the other members.
     pub fn let_copies_fail(&self) {
         self.copies_fail.set(true);
     }
@@ -174,7 +177,7 @@ impl Model {
         self.now.replace(self.now.get() + 1)
     }
 
-    /// Records that a change of `range` was submitted.
+    /// Records that a client submits a write, write zeroes or discard of `range`.
     pub fn begin(&self, range: ByteRange, change: Change, fua: bool) -> Changing {
         let (write, at) = (self.next.replace(self.next.get() + 1), self.tick());
         let (zero, discard) = (change != Change::Write, change == Change::Discard);
@@ -190,7 +193,7 @@ impl Model {
         Changing(write)
     }
 
-    /// Fills the buffer of a write with the payload of the change.
+    /// Fills the buffer of a write with data by which the model recognizes the write in later reads.
     pub fn fill(&self, changing: &Changing, into: &mut [u8]) {
         let sectors = self.changes.borrow()[&changing.0].clone();
         for (sector, into) in sectors.zip(into.chunks_exact_mut(SECTOR as usize)) {
@@ -198,7 +201,7 @@ impl Model {
         }
     }
 
-    /// Records the end of a change. `ok` is whether the change succeeded.
+    /// Records that a write, write zeroes or discard was answered; `ok`: with success.
     pub fn end(&self, changing: Changing, ok: bool) {
         let at = self.tick();
         let end = match ok {
@@ -213,8 +216,8 @@ impl Model {
         }
     }
 
-    /// Records that the result of a change will stay unknown. If the change has an effect, it has the effect before
-    /// any request that is submitted later.
+    /// Records that the reply to a write, write zeroes or discard is lost with its connection. If the request has an
+    /// effect, the effect comes before any request that is submitted later.
     pub fn lost(&self, changing: Changing) {
         let at = self.tick();
         let sectors = self.changes.borrow_mut().remove(&changing.0);
@@ -224,19 +227,19 @@ impl Model {
         }
     }
 
-    /// Records that a read or block status was submitted.
+    /// Records that a client submits a read or block status.
     pub fn look(&self) -> Looking {
         let at = self.tick();
         self.looks.borrow_mut().insert(at);
         Looking(at)
     }
 
-    /// Records that a read or block status failed.
+    /// Records that a read or block status failed, or that its client does not wait for the reply.
     pub fn look_failed(&self, looking: Looking) {
         self.looks.borrow_mut().remove(&looking.0);
     }
 
-    /// Checks the bytes that a read returned.
+    /// Checks the bytes that a read of `range` returned.
     ///
     /// # Errors
     /// The rule that the bytes break.
@@ -249,7 +252,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the reply to a block status: extents that it reports as zeros must read as zeros.
+    /// Checks the reply to a block status of `range`: bytes that the reply reports as zeros must be able to read as
+    /// zeros.
     ///
     /// # Errors
     /// The rule that the reply breaks.
@@ -284,15 +288,15 @@ impl Model {
         Ok(())
     }
 
-    /// Records that a flush was submitted.
+    /// Records that a client submits a flush.
     pub fn flush(&self) -> Looking {
         Looking(self.tick())
     }
 
-    /// Checks the result of a flush. `ok` is whether the flush succeeded.
+    /// Records the reply to a flush, and checks the rule about failed flushes; `ok`: the flush succeeded.
     ///
     /// # Errors
-    /// An error if the flush succeeded although it was submitted after another flush had failed.
+    /// The flush succeeded although it was submitted after another flush had failed.
     pub fn flushed(&self, flush: Looking, ok: bool) -> Result<(), Wrong> {
         if !ok {
             self.flush_failed.set(self.flush_failed.get().or(Some(self.tick())));
@@ -306,7 +310,7 @@ impl Model {
         Ok(())
     }
 
-    /// Records a power cut. Requests in flight will never be answered.
+    /// Records a power cut of all disks: writes that are not durable may be lost, and requests in flight get no reply.
     pub fn power_cut(&self) {
         let at = self.tick();
         self.forget_open();
@@ -315,8 +319,8 @@ impl Model {
         }
     }
 
-    /// Records that the process died, and that its successor has opened the disks. Writes that were in flight have
-    /// landed, or never will.
+    /// Records that the server process was killed and the next process has opened the disks. From now on each write
+    /// that was in flight has taken effect, or never will.
     pub fn restarted(&self) {
         let at = self.tick();
         self.forget_open();

@@ -1,14 +1,14 @@
-//! The model of one sector: a register with versions, and the check which of them a read may return.
+//! The model of one sector: the versions that its bytes may have, and the check which of them a read may return.
 //!
-//! A version is a write, with all reads that returned its bytes. `first` is the earliest end of any of these
-//! requests, `last` the latest begin. Version A must come before version B if a request of A had ended before a
-//! request of B began. A history is linearizable exactly if there are no two versions of which each must come before
-//! the other (Gibbons and Korach, "Testing shared memories", for registers in which every write is unique).
+//! A version is a write, with all reads that returned its bytes. `first` is the earliest end of any of these requests,
+//! `last` the latest begin. Version A must come before version B if a request of A had ended before a request of B
+//! began. A history is linearizable exactly if there are no two versions of which each must come before the other
+//! (Gibbons and Korach, "Testing shared memories", for registers in which every write is unique).
 
-/// The end of a version that is not answered yet.
+/// The moment of the end of a request that was not answered yet.
 const NEVER: u64 = u64::MAX;
 
-/// The number of the write that stands for the initial content.
+/// Number of the write that stands for the content of a sector before its first write.
 pub(super) const FIRST: u64 = 0;
 
 /// A version of a sector: a write to the sector, with the reads that returned its bytes.
@@ -23,35 +23,36 @@ pub(super) struct Version {
     fua: bool,
     /// Whether the write failed. No flush needs to cover a failed write.
     failed: bool,
-    /// Whether the write may have had no effect on the sector.
+    /// Whether the write may have left the sector unchanged.
     optional: bool,
-    /// Whether a read has shown that the write had an effect.
+    /// Whether a read has returned the bytes of the write, so that the write did change the sector.
     shown: bool,
-    /// Whether the last power cut may have left this version.
+    /// Whether the last power cut may have left this version as the content of the sector.
     survivor: bool,
 }
 
-/// The end of a write.
+/// How a write ended, for the model of a sector.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Answered,
-    /// The write failed. It may have an effect, even later.
+    /// The write failed. It may change the sector, even later.
     Failed,
-    /// The write failed on a redundant device that lost a copy before its end. An effect that a read has shown may
-    /// not exist any more.
+    /// The write failed on a mirror that lost a member before the write's end. Bytes of the write that a read has
+    /// returned may be lost with this member.
     Revoked,
-    /// The reply was lost. The write may have had an effect, but none after requests that are submitted later.
+    /// The reply was lost with its connection. The write may have changed the sector, but only before any request that
+    /// is submitted later.
     Lost,
 }
 
-/// The reason why the bytes of a read are wrong.
+/// The reason why a sector's bytes in the reply to a read are wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
-    /// The version was replaced by that write before the read began.
+    /// The read returned an older version: the write with this number had replaced it before the read began.
     Replaced(u64),
-    /// The last power cut must have left a newer version.
+    /// The read returned a version that the last power cut cannot have left, because a newer version was durable.
     Undone,
-    /// The sector has no version with the bytes of that write.
+    /// The read returned bytes of a write that the sector never had, or that was replaced long ago.
     Unknown,
 }
 
@@ -84,17 +85,17 @@ impl Version {
     }
 }
 
-/// The versions that a sector may have, with the facts about their order.
+/// All versions that a sector may have, with the moments that decide their order.
 #[derive(Clone, Debug)]
 pub(super) struct Register {
     versions: Vec<Version>,
-    /// Writes that cannot have survived the last power cut.
+    /// Numbers of the writes that cannot have survived the last power cut.
     undone: Vec<u64>,
     zero_undone: bool,
 }
 
 impl Register {
-    /// Creates the model of a sector before its first write. `zero` is whether the sector reads as zeros.
+    /// Creates the model of a sector before its first write. `zero`: the sector reads as zeros.
     pub fn new(zero: bool) -> Self {
         let blank = Version {
             first: 0,
@@ -128,7 +129,7 @@ impl Register {
         }
     }
 
-    /// Checks a read from `start` to `end` that returned the bytes of the write `write`.
+    /// Checks a read that lasted from moment `start` to `end` and returned the bytes of the write number `write`.
     pub fn read(&mut self, write: u64, start: u64, end: u64) -> Result<(), Flaw> {
         let Some(n) = self.versions.iter().position(|v| v.write == write) else {
             return Err(if self.undone.contains(&write) { Flaw::Undone } else { Flaw::Unknown });
@@ -138,8 +139,8 @@ impl Register {
         Ok(())
     }
 
-    /// Checks a read from `start` to `end` that returned zeros. If several versions are zeros, the order of the
-    /// versions stays unknown.
+    /// Checks a read that lasted from moment `start` to `end` and returned zeros. If several versions are zeros, the
+    /// read says nothing about their order.
     pub fn read_zero(&mut self, start: u64, end: u64) -> Result<(), Flaw> {
         let mut found = None;
         let mut flaw = if self.zero_undone { Flaw::Undone } else { Flaw::Unknown };
@@ -155,8 +156,8 @@ impl Register {
         Ok(())
     }
 
-    /// Returns the version number `n` with a read from `start` to `end` added. Fails if the version cannot have been
-    /// read then.
+    /// Returns version number `n` with a read from moment `start` to `end` added. Fails if no read could return the
+    /// version in that time.
     fn try_read(&self, n: usize, start: u64, end: u64) -> Result<Version, Flaw> {
         let mut seen = self.versions[n];
         seen.first = seen.first.min(end);
@@ -178,8 +179,8 @@ impl Register {
         }
     }
 
-    /// Records a power cut at the moment `at`. It leaves one of the versions that need not come before a durable
-    /// version.
+    /// Records a power cut at the moment `at`. The sector then has one of the versions that no durable version must
+    /// follow.
     pub fn power_cut(&mut self, flushed: u64, at: u64) {
         let durable: Vec<_> =
             self.versions.iter().filter(|v| v.counts() && v.is_durable(flushed)).copied().collect();
@@ -211,8 +212,8 @@ impl Register {
         self.versions = left;
     }
 
-    /// Records the death of the process. At the moment `at` its writes in flight have landed, or never will. Only
-    /// answered writes must have landed, even if a read had shown the effect of others.
+    /// Records that the server process was killed. At the moment `at` each of its writes in flight has changed the
+    /// sector, or never will, even if a read had returned its bytes.
     pub fn restarted(&mut self, at: u64) {
         for version in self.versions.iter_mut().filter(|v| v.completed == NEVER) {
             version.first = at;
@@ -223,7 +224,8 @@ impl Register {
         }
     }
 
-    /// Removes versions that no read can return any more. No read in flight began before `oldest_read`.
+    /// Removes versions that no read can return any more, because all reads in flight began after the moment
+    /// `oldest_read`.
     pub fn forget(&mut self, flushed: u64, oldest_read: u64) {
         const ENOUGH: usize = 8;
         if self.versions.len() <= ENOUGH {

@@ -1,4 +1,5 @@
-//! Payloads that identify themselves: each sector of a payload contains the numbers of its volume, sector and write.
+//! The data of simulated writes: each sector contains the number of its volume, its own number and the number of its
+//! write.
 
 use std::fmt;
 
@@ -9,10 +10,10 @@ const WORDS: usize = SECTOR as usize / 8;
 const HEAD: usize = 4;
 const MAGIC: u64 = u64::from_be_bytes(*b"cairnsim");
 
-/// The identity of the payload of one sector.
+/// The numbers in the data of one sector, by which the model recognizes the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Number of the volume, chosen by the creator of the model.
+    /// Number of the volume, chosen by the test that creates the model.
     pub volume: u64,
     /// Number of the sector in the volume.
     pub sector: u64,
@@ -20,20 +21,20 @@ pub struct Stamp {
     pub write: u64,
 }
 
-/// The content of a sector, as its bytes show it.
+/// The content of a sector, recognized from its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// Zeros.
+    /// The sector holds only zeros.
     Zero,
-    /// The complete payload of one write.
+    /// The sector holds the complete data of one write.
     Stamp(Stamp),
-    /// The content that the sector had before the first write.
+    /// The sector holds the bytes that it had before the first write.
     First,
-    /// Bytes of the payload of that write, mixed with other bytes.
+    /// The sector holds a part of the data of one write, mixed with other bytes.
     Mixture(Stamp),
-    /// Damage by a torn write.
+    /// The sector holds the damage that a torn write leaves on a simulated disk.
     Damage,
-    /// Bytes that no client wrote.
+    /// The sector holds bytes that no client wrote.
     Junk,
 }
 
@@ -49,7 +50,7 @@ impl Stamp {
         }
     }
 
-    /// Fills the bytes of a sector with the payload.
+    /// Fills the buffer of one sector with the data of this write.
     pub fn put(self, into: &mut [u8]) {
         for (n, bytes) in into.chunks_exact_mut(8).enumerate() {
             bytes.copy_from_slice(&self.word(n).to_le_bytes());
@@ -58,7 +59,7 @@ impl Stamp {
 }
 
 impl Content {
-    /// Returns the content that the bytes of a sector are.
+    /// Recognizes the content of a sector from its bytes.
     pub fn of(bytes: &[u8]) -> Self {
         if block::is_zero(bytes) {
             return Self::Zero;

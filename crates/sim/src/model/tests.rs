@@ -6,7 +6,7 @@ const ONE: ByteRange = match ByteRange::new(0, 512) {
     None => panic!("512 bytes are some"),
 };
 
-/// A model of one sector.
+/// A model of a volume with one sector, and helpers of the tests.
 struct Bench(Model);
 
 impl Bench {

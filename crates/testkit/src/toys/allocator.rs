@@ -1,4 +1,4 @@
-//! A toy device that allocates free space by a command.
+//! A test device that allocates runs of free space by commands.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,16 +9,16 @@ use block::env::LocalFuture;
 use block::{ByteRange, Device, Error, ErrorKind, Info, Lower, Request, Result};
 use serde::{Deserialize, Serialize};
 
-/// Length in bytes of a unit of space.
+/// Length in bytes of a unit of space. Runs begin at multiples of it.
 pub const UNIT_BYTES: u64 = 4096;
 
-/// The verb that allocates one run of free space in the command's range.
+/// The command that allocates one run of free space in the command's byte range.
 pub struct Allocate;
 
-/// The verb that frees the run which the command of the same origin, number and range allocated.
+/// The command that frees the run which an [`Allocate`] of the same origin, number and byte range has allocated.
 pub struct Release;
 
-/// Arguments of [`Allocate`]: the length of the run.
+/// Arguments of the commands: the length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bytes {
     /// Length of the run in bytes, a multiple of [`UNIT_BYTES`].
@@ -44,7 +44,8 @@ impl Verb for Allocate {
     type Args = Bytes;
     type Answer = Allocated;
 
-    /// Returns the run in the address space above, if it is the same for all parts.
+    /// Combines the answers of several devices below into one run in the address space above. Fails if the answers give
+    /// different runs.
     fn merge(parts: Vec<Part<Allocated>>) -> Result<Allocated> {
         let above = |Part { above, below, answer, .. }: Part<Allocated>| Allocated {
             start: above.start() + (answer.start - below.start()),
@@ -73,23 +74,23 @@ impl Verb for Release {
     }
 }
 
-/// Origin, number and first byte of the command that allocated a run.
+/// Identity of an allocation: origin and number of its command, and the first byte of the command's range.
 type Key = (u32, u64, u64);
 
-/// A device that forwards requests, and allocates its space by commands.
+/// A test device that forwards requests to its lower, and allocates its space by commands.
 pub struct Allocator {
     lower: Lower,
-    /// The allocated runs, by the command that allocated them.
+    /// The allocated runs, by the command that has allocated them.
     runs: RefCell<BTreeMap<Key, Allocated>>,
 }
 
 impl Allocator {
-    /// Creates a device over `lower`, with all of its space free.
+    /// Creates the device over `lower`, with all space free.
     pub fn new(lower: Lower) -> Self {
         Self { lower, runs: RefCell::default() }
     }
 
-    /// Returns the allocated runs.
+    /// Returns all runs that are allocated now.
     pub fn runs(&self) -> Vec<Allocated> {
         self.runs.borrow().values().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! A toy device with ranges that commands lock.
+//! A test device whose byte ranges commands lock and unlock.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,10 +7,11 @@ use block::control::{Command, Nothing, Part, Reach, Reply, Resolved, Verb, VerbI
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Info, Lower, Notify, Request, Result};
 
-/// The verb that locks a range for the origin of the command, when no other origin has a lock on a part of the range.
+/// The command that locks a byte range for the origin of the command. It waits while another origin has a lock on a
+/// part of the range.
 pub struct Lock;
 
-/// The verb that unlocks a range.
+/// The command that removes the lock of its origin on exactly this byte range.
 pub struct Unlock;
 
 impl Verb for Lock {
@@ -39,7 +40,7 @@ impl Verb for Unlock {
     }
 }
 
-/// A device that forwards requests, and stores the locks on its ranges.
+/// A test device that forwards requests to its lower, and keeps locks on its byte ranges.
 pub struct Locker {
     lower: Lower,
     locks: RefCell<Vec<(ByteRange, u32)>>,
@@ -47,12 +48,12 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// Creates a device over `lower`, without locks.
+    /// Creates the device over `lower`, without locks.
     pub fn new(lower: Lower) -> Self {
         Self { lower, locks: RefCell::default(), released: Notify::default() }
     }
 
-    /// Returns the locks of the device: each with its range and origin.
+    /// Returns all locks of the device: the byte range, and the origin of the command that locked it.
     pub fn locks(&self) -> Vec<(ByteRange, u32)> {
         self.locks.borrow().clone()
     }

@@ -1,5 +1,5 @@
-//! Small devices for tests of commands: a lock, an allocator, and a remote disk in the same process; and a pool of two
-//! volumes. They test how commands travel and how clients find volumes. They are no kinds.
+//! Small devices for tests of commands (a lock, an allocator, and a disk that stands for a remote disk) and of opening
+//! volumes by name (a pool of two volumes). The registry of kinds does not have them.
 
 mod allocator;
 mod lock;

@@ -1,27 +1,27 @@
-//! A toy device with two volumes.
+//! A test device with two volumes that clients open by name.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use block::{Device, Info, Lower, Request, Result};
 
-/// Two volumes, each in one half of a lower. A client opens a volume by its name.
+/// A pool with two volumes, each in one half of a lower. A client opens a volume by its name.
 pub struct Pool {
     lower: Lower,
-    /// Number of volumes that are open now.
+    /// Number of volumes of the pool that are open now.
     open: Rc<Cell<usize>>,
 }
 
 impl Pool {
-    /// The names of the volumes, the one in the first half first.
+    /// Names of the two volumes. The first lies in the first half of the lower.
     pub const NAMES: [&str; 2] = ["left", "right"];
 
-    /// Creates the two volumes over `lower`.
+    /// Creates a pool with its two volumes over `lower`.
     pub fn new(lower: Lower) -> Self {
         Self { lower, open: Rc::default() }
     }
 
-    /// Opens the volume called `name`; `None` if there is none.
+    /// Opens the volume called `name`; `None` if the pool has no such volume.
     pub fn open(&self, name: &str) -> Option<Volume> {
         let place = Self::NAMES.iter().position(|known| *known == name)?;
         let size = self.lower.info().size / 2;
@@ -31,13 +31,13 @@ impl Pool {
         Some(Volume { lower, info, start: place as u64 * size, open })
     }
 
-    /// Returns the number of volumes that are open now.
+    /// Returns the number of volumes of the pool that are open now.
     pub fn open_count(&self) -> usize {
         self.open.get()
     }
 }
 
-/// An open volume of a [`Pool`]. It is closed when it is dropped.
+/// An open volume of a [`Pool`]. The volume is closed when it is dropped.
 pub struct Volume {
     lower: Lower,
     info: Info,

@@ -1,4 +1,4 @@
-//! A remote disk whose server is in the same process.
+//! A test disk that stands for a remote disk, with its server in the same process.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,27 +8,27 @@ use block::env::LocalFuture;
 use block::{Device, Info, Request, Result};
 use engine::{Engine, NodeId, Portal};
 
-/// A disk that forwards requests and commands to a node of another engine. Commands and answers are encoded on the
-/// way. It supports the verbs that both sides know.
+/// A test disk that forwards requests and commands to a device of another engine. It encodes and decodes commands and
+/// answers, as a network would need. It accepts the commands that both sides know.
 pub struct Remote {
     engine: Engine,
     node: NodeId,
     portal: Portal,
     info: Info,
     verbs: &'static [&'static VerbInfo],
-    /// Number of bytes of encoded commands and answers so far.
+    /// Number of bytes of all encoded commands and answers so far.
     crossed: Rc<Cell<usize>>,
 }
 
 impl Remote {
-    /// Creates a disk for `node` of `engine`. Both sides know `verbs`.
+    /// Creates the disk for the device `node` of `engine`. `verbs` are the commands that both sides know.
     pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
         let (engine, info) = (engine.clone(), engine.info(node));
         let portal = engine.portal("a remote disk", node);
         Self { engine, node, portal, info, verbs, crossed: Rc::default() }
     }
 
-    /// Returns the number of bytes of encoded commands and answers so far.
+    /// Returns the number of bytes of all encoded commands and answers so far.
     pub fn crossed(&self) -> usize {
         self.crossed.get()
     }

@@ -1,4 +1,4 @@
-//! A device that stores the number of its starts on its only lower, and can break a rule on purpose.
+//! A test device that stores the number of its starts in the labels of its only lower, and can break a rule on purpose.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use block::{
 
 use super::Sin;
 
-/// A device that counts its starts durably, and forwards all requests.
+/// A test device that counts its starts durably, and forwards all requests to its lower.
 pub(super) struct Stateful {
     lower: Lower,
     kept: Rc<dyn StateStore>,
-    /// The number of starts, as the labels have it.
+    /// The number of starts of the device, as recorded in the labels.
     starts: Cell<u64>,
     opened: RefCell<Option<Result<()>>>,
     waiting: Notify,

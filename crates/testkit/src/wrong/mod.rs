@@ -1,6 +1,7 @@
-//! Devices that break one rule each. The battery must refuse all of them, or its verdicts mean nothing.
+//! Test devices that each break one rule on purpose. The battery must refuse every such device; otherwise it does not
+//! find the faults of real devices.
 //!
-//! Each device is correct except for one [`Sin`]. Without a sin it passes the battery.
+//! Each device is correct except for one fault, its [`Sin`]. Without a fault the device passes the battery.
 
 mod keeper;
 mod mirror;
@@ -15,83 +16,83 @@ use sim::Rule;
 use crate::refusal::Broken;
 use crate::subject::Subject;
 
-/// The rule that a wrong device breaks.
+/// The fault that a test device has on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sin {
-    /// Acknowledges a write before its members do.
+    /// The mirror acknowledges a write before its members do.
     AcknowledgesEarly,
-    /// Flushes all members except the first.
+    /// The mirror flushes all members except the first.
     FlushSkipsMember,
-    /// Acknowledges a flush without flushing its members.
+    /// The mirror acknowledges a flush without flushing its members.
     IgnoresFlush,
-    /// Drops FUA from the requests to its members.
+    /// The mirror drops the FUA flag from writes to its members.
     IgnoresFua,
-    /// Sends overlapping writes to the members in different orders.
+    /// The mirror sends overlapping writes to its members in different orders.
     ReordersOverlaps,
-    /// Reports success after a failure of a member, and continues to use the member.
+    /// The mirror reports success after a member has failed a request, and continues to use the member.
     SwallowsErrors,
-    /// Does not resync the members after a start.
+    /// The mirror does not resync its members after a start.
     NeverResyncs,
-    /// Does not record the failure of a member for the next start.
+    /// The mirror ignores at its start the record that a member has failed.
     ForgetsStale,
-    /// Acknowledges a write before the labels record that a member has failed.
+    /// The mirror acknowledges a write before the labels record that a member has failed.
     MarksLate,
-    /// Records that a member is in sync before its resync has ended.
+    /// The mirror records a member as in sync before the resync of the member has ended.
     RevivesEarly,
-    /// Passes a discard on to members, which may carry it out differently.
+    /// The mirror passes discards on to its members, after which the members may have different bytes.
     DiscardsCopies,
-    /// Retries a failed flush, and reports success.
+    /// The device flushes its lower again after a failed flush, and reports success.
     RetriesFlush,
-    /// Reports a failed flush once, and not again.
+    /// The device reports the failure of a flush once, and later flushes as successful.
     ForgetsFailedFlush,
-    /// Lets a flush share the result of one that is already in flight.
+    /// The mirror answers a flush together with an earlier flush that is already in flight.
     JoinsFlush,
-    /// Does not write the last block of a longer write.
+    /// The device does not write the last block of a write of several blocks.
     WritesPart,
-    /// Fills the last block of a longer read with junk.
+    /// The device fills the last block of a read of several blocks with junk.
     JunkAtEdge,
-    /// Replies to some reads with the bytes of an earlier read.
+    /// The device replies to one read in eight with the bytes of an earlier read.
     AnswersStale,
-    /// Reads one block too low in the second half of the device.
+    /// The device reads one block too low in the second half of its address space.
     OffByOne,
-    /// Acknowledges a write of zeroes and writes nothing.
+    /// The device acknowledges write zeroes and writes nothing.
     ZeroesNothing,
-    /// Returns bytes from another address in reads of discarded ranges.
+    /// The device returns bytes from another address in reads of discarded ranges.
     DiscardExposes,
-    /// Returns other bytes in each read of a discarded range.
+    /// The device returns different bytes in two reads of the same discarded range.
     DiscardFlickers,
-    /// Reports every range as zeros.
+    /// The device reports every range as zeros in a block status.
     StatusLies,
-    /// Changes the payload of a write.
+    /// The device changes a byte in the buffer of a write in flight.
     ChangesPayload,
-    /// Never returns some buffers to the pool.
+    /// The device keeps some buffers of reads for ever, so that the pool never gets them back.
     LeaksBuffer,
-    /// Never replies to some writes.
+    /// The device never replies to some writes.
     NeverCompletes,
-    /// Sends longer requests to the lower than the lower accepts.
+    /// The device sends longer requests to its lower than the lower accepts.
     IgnoresLimit,
-    /// Starts two reads into one buffer at the same time.
+    /// The device starts two reads of its lower into one buffer at the same time.
     SharesBuffer,
-    /// Reports a larger size than its lower has.
+    /// The device reports a larger size than its lower has.
     Boasts,
-    /// Panics when a lower fails.
+    /// The device panics when its lower fails a request.
     Panics,
-    /// Fails some requests at random, without an error of a lower.
+    /// The device fails some requests at random, although its lower has failed no request.
     FailsAtRandom,
-    /// Reports a number as durable without storing it.
+    /// The device reports a number of starts as durable without storing it.
     NeverStores,
-    /// Starts on a used disk without a state, and overwrites the disk.
+    /// The device starts on a used disk without a state, and overwrites the disk.
     FormatsUsed,
-    /// Changes bytes of the lower before the device is committed.
+    /// The device overwrites its lower during a live change, before the device is committed.
     ActsUnsure,
-    /// Panics at a command with the name of a member that does not exist.
+    /// The device panics at the command `member.fail` with the name of a member that does not exist.
     PanicsAtCommand,
-    /// Knows a command that its kind does not declare.
+    /// The device accepts a command that its kind does not declare.
     HidesCommand,
 }
 
 impl Sin {
-    /// All sins, in the order of their declaration.
+    /// All faults, in the order of their declaration.
     pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
@@ -130,7 +131,7 @@ impl Sin {
         Self::HidesCommand,
     ];
 
-    /// Returns the rules for whose breach the battery may refuse a device with this sin.
+    /// Returns the rules of which the battery may report any as broken by a device with this fault.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
@@ -199,7 +200,7 @@ impl Sin {
 
 const SIZE: u64 = 48 << 10;
 
-/// Returns a subject with this sin.
+/// Returns a test device with this fault, as a subject for the battery.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
         _ if sin.is_of_a_state() => keeper(Some(sin)),
@@ -209,7 +210,7 @@ pub fn subject(sin: Sin) -> Subject {
     }
 }
 
-/// Returns a subject that writes to two members, and reads from either of them.
+/// Returns a test mirror as a subject for the battery. It writes to two members, and reads from either.
 pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
@@ -221,7 +222,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     subject.with_copies(1)
 }
 
-/// Returns a subject that stores the number of its starts on its lower.
+/// Returns a test device that stores the number of its starts on its lower, as a subject for the battery.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
@@ -236,7 +237,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     })
 }
 
-/// Returns a subject that forwards all requests to one lower.
+/// Returns a test device that forwards all requests to one lower, as a subject for the battery.
 pub fn one(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("one lower".to_owned(), |sin| format!("one lower, {sin:?}"));
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {

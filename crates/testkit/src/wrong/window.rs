@@ -1,4 +1,4 @@
-//! A device that forwards all requests to one lower, and can break a rule on purpose.
+//! A test device that forwards all requests to one lower, and can break a rule on purpose.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -96,7 +96,8 @@ impl Window {
         Ok(())
     }
 
-    /// Changes the bytes of a read whose range was discarded, if the device has such a sin.
+    /// Changes the bytes of a read of a discarded range, if the device has the fault `DiscardExposes` or
+    /// `DiscardFlickers`.
     fn expose(&self, range: ByteRange, into: &Buf) {
         let discarded = self.discarded.borrow().iter().any(|other| other.overlaps(range));
         if !discarded || into.len() < 1024 {

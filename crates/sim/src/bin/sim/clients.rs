@@ -1,4 +1,4 @@
-//! The clients of a volume, and the model that checks the replies.
+//! The simulated clients of one volume. They send random requests, and compare each reply with a model of the volume.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,38 +9,40 @@ use sim::{Door, Model, SimWorld};
 
 use crate::trial::{Failure, LIMIT};
 
-/// The clients of one volume, which several processes may serve one after the other.
+/// The simulated clients of one volume, which several server processes may serve one after the other.
 pub struct Clients {
     pub world: SimWorld,
-    /// The access to the volume; `None` between two processes, because an access keeps the graph and its disks open.
+    /// How the clients send requests to the volume. `None` between two server processes, because the access keeps the
+    /// graph and its disks open.
     pub door: Option<Door>,
     pub model: Rc<Model>,
     pub tally: Rc<Tally>,
     pub may: May,
 }
 
-/// The failures of requests that a trial permits.
+/// The failures of clients' requests that a trial permits.
 #[derive(Clone, Copy, Default)]
 pub struct May {
-    /// Whether a device of kind `error` may make requests fail.
+    /// Whether the graph has a device that fails requests on purpose (kind `error`), so that clients may get its
+    /// errors.
     pub fail_on_purpose: bool,
-    /// Whether requests may fail because there are more faults than the graph must survive.
+    /// Whether any request may fail, because the disks have more faults than the graph must survive.
     pub fail: bool,
 }
 
 impl Clients {
-    /// Creates the clients of a volume of zeros, which they access through `door`.
+    /// Creates the clients of a volume that reads as zeros, to which `door` gives access.
     pub fn new(world: &SimWorld, door: Door, may: May) -> Self {
         let model = Rc::new(Model::new(world.seed(), door.info().size));
         Self { world: world.clone(), door: Some(door), model, tally: Rc::default(), may }
     }
 
-    /// Returns the access of the clients to the volume.
+    /// Returns the clients' access to the volume. Panics between two server processes.
     pub fn door(&self) -> &Door {
         self.door.as_ref().expect("clients run between a start of the graph and its end")
     }
 
-    /// Creates a client with random numbers of its own.
+    /// Creates a client that sends requests of the types in `mix`. `number` selects its stream of random numbers.
     pub fn worker(&self, number: u64, mix: Mix) -> Worker {
         Worker {
             env: self.world.env(),
@@ -52,12 +54,12 @@ impl Clients {
         }
     }
 
-    /// Runs the world for the time `time`.
+    /// Lets virtual time pass, during which the simulated processes run.
     pub fn pass(&self, time: Duration) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(time))?)
     }
 
-    /// Waits until every client has finished.
+    /// Waits until every client has received its last reply, and checks the results. Fails after [`LIMIT`].
     pub fn finish(&self) -> Result<(), Failure> {
         let (env, tally) = (self.world.env(), self.tally.clone());
         let done = self.world.block_on(async move { env.within(LIMIT, tally.idle()).await })?;
@@ -67,13 +69,13 @@ impl Clients {
         self.judge()
     }
 
-    /// Reads the whole volume, and checks the bytes.
+    /// Reads the whole volume through a new client with this number, and compares the bytes with the model.
     pub fn verify(&self, number: u64) -> Result<(), Failure> {
         self.world.block_on(self.worker(number << 48, Mix::ALL).verify())?;
         self.judge()
     }
 
-    /// Checks the results of all clients so far.
+    /// Fails if a client has received a wrong reply so far, or an error that the trial does not permit.
     pub fn judge(&self) -> Result<(), Failure> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Failure::new(wrong.to_string()));

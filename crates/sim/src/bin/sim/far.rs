@@ -1,5 +1,6 @@
-//! A graph over NBD disks only, which are exports of one server with several connections each. The power of the
-//! server is cut repeatedly while the process with the graph and its clients runs. No client may notice this.
+//! The trial of a graph over NBD disks. The disks are exports of one server, with several connections each. The
+//! simulator cuts the power of the server repeatedly while the clients of the graph send requests. No power cut may
+//! cause an error or a wrong reply at a client.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,20 +21,20 @@ use crate::served;
 use crate::shapes::{self, Step};
 use crate::trial::{Failure, Report};
 
-/// The process that has the graph and its clients.
+/// Number of the process that runs the graph over NBD disks, and its clients. It never ends.
 const GRAPH: ProcessId = ProcessId(0);
 
 const SOCKET: &str = "/far";
 
-/// Most power cuts and resets of connections in a round.
+/// Largest number of power cuts of the server and connection resets in one round.
 const CUTS_MAX: u64 = 4;
 
-/// Bytes that an NBD disk stores for replay: more than any single change, sometimes less than the changes of all
-/// clients.
+/// Values of the option `replay` of NBD disks: bytes of unflushed writes that a disk keeps. More than any single write,
+/// sometimes less than the writes of all clients together.
 const REPLAY_BYTES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
-/// Duration of a session after which an NBD disk forgets the short sessions before. After too many short sessions in
-/// a row a disk reports an error.
+/// Pause between two rounds. An NBD connection that lasts so long resets the disk's count of short connections; too
+/// many in a row would make the disk report an error.
 const STEADY: Duration = Duration::from_secs(11);
 
 const COUNT: usize = kinds::REGISTRY.0.len() + 1;
@@ -48,13 +49,13 @@ const KINDS: [Kind; COUNT] = {
     all
 };
 
-/// The kinds of `kinds`, and the NBD disk.
+/// All kinds of `kinds`, and the kind `nbd` for disks on a server's exports.
 const REGISTRY: Registry = Registry(&KINDS);
 
-/// Runs the trial of a seed.
+/// Runs the trial `far` of a seed.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first rule that the seed broke.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.plan.rounds.len() as u64 {
@@ -65,7 +66,7 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
     trial.report()
 }
 
-/// One run of the server: a process with the disks that it serves.
+/// The process of the NBD server from one start to its power cut, with the disks that it exports.
 struct Life {
     process: ProcessId,
     graph: Assembly,
@@ -73,7 +74,7 @@ struct Life {
     _server: Server,
 }
 
-/// The machine of the server.
+/// The simulated machine with the NBD server and its disks.
 struct Machine {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
@@ -94,7 +95,7 @@ impl Machine {
         Self { world: world.clone(), disks, draw, lives: 0, life: None }
     }
 
-    /// Starts the server.
+    /// Starts a new process of the NBD server.
     fn start(&mut self) -> Result<(), Failure> {
         self.lives += 1;
         let process = ProcessId(GRAPH.0 + self.lives);
@@ -122,7 +123,7 @@ impl Machine {
         Ok(Life { process, graph, listener, _server: server })
     }
 
-    /// Cuts the power of the server's machine.
+    /// Cuts the power of the machine with the NBD server: kills the process, resets its connections and cuts its disks.
     fn stop(&mut self) {
         let Some(life) = self.life.take() else { return };
         self.world.counters().add(Count::ServerCut);
@@ -151,7 +152,7 @@ struct Trial {
     machine: Machine,
     graph: Rc<Assembly>,
     clients: Clients,
-    /// The server between the clients and the graph; `None` if the clients have direct access.
+    /// The NBD server between the clients and the graph; `None` if clients send requests directly into the engine.
     _server: Option<Server>,
     top: PartId,
     steps: Vec<Step>,
@@ -207,7 +208,8 @@ impl Trial {
         })
     }
 
-    /// Runs clients during power cuts of the server and resets of connections.
+    /// Runs one round: clients send requests while the simulator cuts the server's power and resets connections. Then
+    /// verifies the volume.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         for n in 0..self.plan.clients {
             self.clients.worker(round << 32 | n, self.plan.mix).start(self.plan.requests);
@@ -234,7 +236,7 @@ impl Trial {
         self.clients.pass(Duration::from_nanos(self.machine.draw.within(least_ns, most_ns)))
     }
 
-    /// Waits until all members are in sync again, and compares them.
+    /// Resyncs, waits, and checks that all members of all mirrors are in sync and have the same bytes.
     fn redundancy(&self) -> Result<(), Failure> {
         self.mirrors.resync(&self.graph);
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
@@ -244,7 +246,7 @@ impl Trial {
         self.mirrors.check(&self.graph).map_err(Failure::new)
     }
 
-    /// Flushes, cuts the power of the server, and checks that the server's disks have all changes.
+    /// Flushes the volume, cuts the server's power, and verifies that the volume still has all writes.
     fn last_cut(&mut self) -> Result<(), Failure> {
         let client = Client::new(&self.graph.engine, self.graph.node(self.top));
         let flushed = self.machine.world.block_on(client.send(Op::Flush))?.result;
@@ -272,7 +274,7 @@ impl Trial {
         })
     }
 
-    /// Returns the number of changes that NBD disks have replayed.
+    /// Returns the number of writes and discards that NBD disks have sent again after a reconnect.
     fn replayed(&self) -> u64 {
         let mut sum = 0;
         for part in (0..self.steps.len()).filter(|part| self.steps[*part].kind == "nbd") {

@@ -1,6 +1,6 @@
-//! Mirrors whose members replace each other while flushes are late. Some members are taken out, and come back in sync
-//! while flushes to the others are in flight. Then the others are taken out. No flush may fail because of this, and
-//! flushed changes must survive a power cut.
+//! The trial of a mirror whose members replace each other while flushes are late. Commands take some members out and
+//! resync them while flushes to the other members are in flight. Then commands take the other members out. No flush of
+//! a client may fail, and flushed writes must survive a power cut.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::plan::Plan;
 use crate::shapes::{Member, Mirror};
 use crate::trial::{Failure, Report};
 
-/// Longest wait until members are in sync: about as long as the latest flush takes.
+/// Longest virtual time that the trial waits for resyncs: about as long as the latest flush takes.
 const COPY_WITHIN: Duration = Duration::from_secs(3);
 
-/// The request types of a client that only flushes.
+/// Request types of a client that sends only flushes.
 const FLUSH: Mix = Mix {
     read: 0,
     write: 0,
@@ -35,10 +35,10 @@ const FLUSH: Mix = Mix {
     hot: None,
 };
 
-/// Runs the trial of a seed.
+/// Runs the trial `handover` of a seed.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first rule that the seed broke.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.plan.rounds.len() as u64 {
@@ -86,8 +86,8 @@ impl Trial {
         Ok(Self { plan, world, draw, disks, mirrors, graph: Rc::new(graph), clients, starts: 0 })
     }
 
-    /// Takes some members out and resyncs them while flushes to the other members are late; then takes the other
-    /// members out.
+    /// Runs one round: takes some members out of the mirror, resyncs them while flushes to the other members are late,
+    /// and then takes those other members out.
     fn round(&mut self, round: u64) -> Result<(), Failure> {
         self.until_in_sync()?;
         for n in 0..self.plan.clients {
@@ -113,8 +113,8 @@ impl Trial {
         self.end()
     }
 
-    /// Ends the round: waits until all requests are answered, or cuts the power, in some cases right after a flush
-    /// was acknowledged.
+    /// Ends the round. Waits until the clients have all replies, or cuts the power, in some cases right after a flush
+    /// was acknowledged. Then verifies the volume.
     fn end(&mut self) -> Result<(), Failure> {
         match self.draw.below(4) {
             0 => self.clients.finish()?,
@@ -132,7 +132,7 @@ impl Trial {
         self.clients.verify(self.starts)
     }
 
-    /// Returns the members in two parts of which none is empty.
+    /// Divides the mirror's members at random into two parts, of which neither is empty. Returns their disk numbers.
     fn halves(&self) -> (Vec<usize>, Vec<usize>) {
         let mut first: Vec<_> = (0..self.disks.len()).collect();
         let keep = self.draw.within(1, first.len() as u64 - 1) as usize;
@@ -147,7 +147,7 @@ impl Trial {
         members.iter().for_each(|n| self.disks[*n].set_faults(faults));
     }
 
-    /// Takes `members` out of the mirror. Returns the number of members that the mirror took out.
+    /// Sends the command `member.fail` for each of `members`. Returns the number of commands that the mirror accepted.
     fn take_out(&self, members: &[usize]) -> Result<usize, Failure> {
         let mut out = 0;
         for n in members {
@@ -162,7 +162,7 @@ impl Trial {
         Ok(out)
     }
 
-    /// Waits until no member is being resynced, up to [`COPY_WITHIN`].
+    /// Waits until the mirror resyncs no member, at most for [`COPY_WITHIN`].
     fn until_copied(&self) -> Result<(), Failure> {
         let begun = self.world.env().now();
         while self.world.env().now().since(begun) < COPY_WITHIN
@@ -195,7 +195,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until all members are in sync again.
+    /// Ends all disk faults, resyncs, and checks that all members of the mirror are in sync.
     fn until_in_sync(&self) -> Result<(), Failure> {
         self.each(&(0..self.disks.len()).collect::<Vec<_>>(), Faults::default());
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {
@@ -206,7 +206,7 @@ impl Trial {
         self.mirrors.all_in_sync(&self.graph).map_err(Failure::new)
     }
 
-    /// Waits until all members are in sync again, and compares them.
+    /// Waits for the clients, then checks that all members of the mirror come in sync and have the same bytes.
     fn redundancy(&self) -> Result<(), Failure> {
         self.clients.finish()?;
         self.until_in_sync()?;
@@ -232,7 +232,7 @@ fn door(graph: &Assembly, mirror: PartId) -> Door {
     Door::Graph(Client::new(&graph.engine, graph.node(mirror)))
 }
 
-/// Starts the graph with the mirror, with `trust` as the trusted member.
+/// Opens the graph of the trial: a mirror over all disks. The mirror trusts the member with the name `trust`.
 fn start(world: &SimWorld, plan: &Plan, start: u64, trust: &str) -> Result<Assembly, Failure> {
     let order = Stream::new(world.seed(), "order", start);
     let mut graph = Assembly::new(&world.env(), kinds::REGISTRY, plan.fuse, order);

@@ -1,5 +1,5 @@
-//! Runs seeds of the simulator, first those that have failed once. `N=5000` sets the number of seeds, `FROM=0` the
-//! first seed, `SEED=0x2a` runs one seed alone.
+//! Runs seeds of the simulator, first the regression seeds (`regress/seeds.txt`). The environment variable `N=5000`
+//! sets the number of new seeds, `FROM=0` the number of the first new seed, and `SEED=0x2a` runs one seed alone.
 
 mod clients;
 mod far;
@@ -24,10 +24,10 @@ use crate::labelled::{History, Step};
 use crate::plan::Plan;
 use crate::trial::{Failure, Report};
 
-/// Number of seeds from which on every type of event must have happened.
+/// Number of new seeds from which on the run fails if an event that the simulator counts did not happen in any seed.
 const ENOUGH: u64 = 1000;
 
-/// Divisor of the number of seeds: so many of them run twice, to check that runs are deterministic.
+/// Every seed whose number is a multiple of `TWICE` runs twice, and the event hashes of both runs must be equal.
 const TWICE: u64 = 100;
 
 fn main() -> ExitCode {
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns the number in an environment variable.
+/// Returns the number in the environment variable `name`; `None` if the variable is not set.
 fn number(name: &str) -> Option<u64> {
     Some(hex(&std::env::var(name).ok()?))
 }
 
-/// Parses a number, decimal or `0x...`.
+/// Parses a number in decimal or as `0x...`; panics if the text is no number.
 fn hex(text: &str) -> u64 {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -91,7 +91,7 @@ fn hex(text: &str) -> u64 {
     parsed.unwrap_or_else(|_| panic!("the seed or count {text} is not a number"))
 }
 
-/// Removes steps from a failing seed as long as the seed fails, and prints the remaining steps.
+/// `sim --shrink`: runs a failing seed with fewer and fewer steps as long as the seed fails, and prints the steps left.
 fn shrink(seed: u64) -> ExitCode {
     if About::of(seed) != About::Labels {
         println!(
@@ -125,7 +125,7 @@ fn shrink(seed: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Seeds that have failed once.
+/// Text of the file of regression seeds, which have failed once: one seed `0x...` a line.
 const REGRESS: &str = include_str!("../../../regress/seeds.txt");
 
 fn regress() -> impl Iterator<Item = u64> {
@@ -150,7 +150,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Runs a seed, once or twice. Returns `false` and prints the failure if the seed fails.
+    /// Runs a seed once, or twice to compare the event hashes of both runs. Prints a failure, and then returns `false`.
     fn seed(&mut self, seed: u64, twice: bool) -> bool {
         let ran = run(seed).and_then(|report| {
             if !twice {
@@ -212,16 +212,16 @@ impl Sum {
     }
 }
 
-/// The subject of a seed, which selects the trial.
+/// The type of trial that the simulator runs for a seed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum About {
-    /// Graphs over labelled disks; every fourth seed.
+    /// The trial `labelled`: a mirror over labelled disks with live changes and crashes; every fourth seed.
     Labels,
-    /// Disks behind a server whose power is cut.
+    /// The trial `far`: NBD disks, whose server loses its power.
     Far,
-    /// Members of mirrors that replace each other during flushes.
+    /// The trial `handover`: members of a mirror replace each other while flushes are late.
     Handover,
-    /// Random graphs of all kinds; most seeds.
+    /// The trial `trial`: a random graph of devices of all kinds; most seeds.
     Graph,
 }
 
@@ -238,7 +238,8 @@ impl About {
     }
 }
 
-/// Runs a seed once. A panic is a failure. Some seeds have a second trial, which is independent of the first.
+/// Runs all trials of a seed once, and returns their report. A panic is a failure. Some seeds also run the independent
+/// trial `migrations`.
 fn run(seed: u64) -> Result<Report, String> {
     let report = match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default())?,

@@ -1,5 +1,5 @@
-//! The mirrors of a trial: commands while clients send requests, the trusted member after a restart, and the
-//! comparison of members in sync.
+//! The mirrors in the graph of a trial: commands to them while clients send requests, the members that the next start
+//! trusts, and the comparison of members in sync.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,30 +14,31 @@ use sim::{Assembly, Client, Count, Faults, PartId, SimDisk, SimWorld};
 use crate::plan::{self, Plan};
 use crate::shapes::{Member, Mirror};
 
-/// Length in bytes of one read of a comparison.
+/// Length in bytes of one read when the simulator compares the members of a mirror.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Number of recent read errors after which a mirror takes a member out.
+/// Number of read errors within [`READ_ERRORS_WITHIN`] at which a mirror must take the member out.
 const READ_ERRORS_MAX: u64 = 10;
 
-/// Time for which a mirror counts a read error as recent.
+/// Time for which a mirror counts a read error of a member as recent.
 const READ_ERRORS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Most commands of a round to a member that is taken out and resynced repeatedly.
+/// Number of commands that the simulator sends in a round if commands repeatedly take a member out and resync it.
 const RELAPSES: u64 = 12;
 
 const IN_SYNC: MemberState = MemberState::InSync;
 
-/// The mirrors of a trial.
+/// All mirrors in the graph of a trial.
 pub struct Mirrors {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     all: Rc<Vec<Mirror>>,
-    /// Mirrors whose member `victim` has faults. An operator does not trust this member if there is another one.
+    /// Mirrors whose member `victim` has faults, by device number. The next start trusts another member of such a
+    /// mirror if another is in sync.
     troubled: BTreeSet<PartId>,
-    /// Whether errors may also take the other members out.
+    /// Whether errors may also take out members of a mirror other than its `victim`.
     may_fail: bool,
-    /// Whether commands are frequent, and take a member out as often as they resync it.
+    /// Whether commands are frequent, and take a member out as often as they resync one.
     relapses: bool,
 }
 
@@ -45,8 +46,8 @@ pub struct Mirrors {
 type Wrong = String;
 
 impl Mirrors {
-    /// Returns the mirrors of a graph over `disks`. `trouble` returns the faults of the member that may fail, from
-    /// whether the member is a single disk; `None` if the disks have their faults already.
+    /// Collects the mirrors of a graph over `disks`, and sets the faults of each mirror's `victim`. `trouble` returns
+    /// these faults, given whether the member is a single disk, or `None` if the disks have their faults already.
     pub fn new(
         world: &SimWorld,
         disks: &[Rc<SimDisk>],
@@ -72,7 +73,8 @@ impl Mirrors {
         Self { world, disks, all, troubled, may_fail, relapses }
     }
 
-    /// Takes members out and resyncs them at random times, while requests are in flight.
+    /// Sends commands to random mirrors at random times within `within_ns` nanoseconds: takes members out and resyncs
+    /// them while clients send requests.
     pub fn command(&self, graph: &Rc<Assembly>, draw: Stream, within_ns: u64) {
         if self.all.is_empty() || draw.below(3) == 0 {
             return;
@@ -115,12 +117,13 @@ impl Mirrors {
         });
     }
 
-    /// Resyncs every member that is out of service.
+    /// Sends each mirror the command to resync all its members that are out of service.
     pub fn resync(&self, graph: &Assembly) {
         self.all.iter().for_each(|mirror| mirror.resync(graph));
     }
 
-    /// Counts the states of the members, and returns for each mirror the member to trust from the next start on.
+    /// Returns for each mirror its device number and the name of a member in sync, which the next start trusts. Also
+    /// counts the members' states.
     pub fn trusted(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<(usize, String)>, Wrong> {
         let mut trusted = Vec::new();
         for mirror in self.all.iter() {
@@ -160,8 +163,8 @@ impl Mirrors {
         }
     }
 
-    /// Waits until no request is in flight and no member is being resynced. Returns `false` if the wait takes too
-    /// long.
+    /// Waits, at most 100 s of virtual time, until no request is in flight and no mirror resyncs a member. Returns
+    /// `false` if the time was too short.
     pub fn quiet(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for _ in 0..100 {
             let later = self.world.env().now().after(Duration::from_secs(1));
@@ -173,7 +176,7 @@ impl Mirrors {
         Ok(false)
     }
 
-    /// Whether a member of a mirror is being resynced.
+    /// Whether a mirror is resyncing a member now.
     pub fn is_copying(&self, graph: &Assembly) -> Result<bool, Wrong> {
         for mirror in self.all.iter() {
             if graph
@@ -188,8 +191,8 @@ impl Mirrors {
         Ok(false)
     }
 
-    /// Checks, while no request is in flight, that members in sync are identical, and that none of them has had too
-    /// many read errors.
+    /// Checks, while no request is in flight, that all members in sync of each mirror have the same bytes, and that
+    /// each has had few read errors.
     pub fn check(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
             let report = graph.report(mirror.part);
@@ -224,8 +227,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Checks that a mirror has taken out a member with too many read errors. A member is checked only if it is a
-    /// single disk, was never resynced, and if all its errors are recent.
+    /// Checks that the mirror has taken out member `n` if the member had too many read errors. Checks only a member
+    /// that is a single disk and was never resynced, and only while all its errors are recent.
     fn check_errors(&self, mirror: &Mirror, n: usize, told: &block::Member) -> Result<(), Wrong> {
         let member = &mirror.members[n];
         let only_reads = member.is_disk
@@ -241,8 +244,8 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Returns the bytes of a member in steps; `None` for a step that cannot be read. The bytes of a single disk are
-    /// taken from its simulation, without a read.
+    /// Returns the first `size` bytes of a member in pieces of [`STEP_BYTES`]; `None` for a piece that cannot be read.
+    /// Copies a single disk's bytes from the simulated disk, without a read.
     fn bytes_of(
         &self,
         graph: &Assembly,
@@ -274,7 +277,8 @@ impl Mirrors {
         }
     }
 
-    /// Takes one member out of each mirror that permits it. Returns the members for [`Mirrors::bring_back`].
+    /// Sends each mirror the command to take one member out. Returns the members that mirrors took out, for
+    /// [`Mirrors::bring_back`].
     pub fn take_out(&self, graph: &Assembly, draw: &Stream) -> Result<Vec<Out>, Wrong> {
         let mut out = Vec::new();
         for (n, mirror) in self.all.iter().enumerate() {
@@ -292,7 +296,7 @@ impl Mirrors {
         mirror.members[member].disks.iter().map(|disk| self.disks[*disk].reads()).sum()
     }
 
-    /// Checks that the members that were taken out were not read, and resyncs them.
+    /// Checks that mirrors did not read the members that [`Mirrors::take_out`] took out, and resyncs these members.
     pub fn bring_back(&self, graph: &Assembly, out: &[Out]) -> Result<(), Wrong> {
         for Out { mirror, member, reads } in out {
             let mirror = &self.all[*mirror];
@@ -315,7 +319,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Checks, after all faults have ended, that all members are in sync.
+    /// Checks, after all disk faults have ended, that all members of all mirrors are in sync.
     pub fn all_in_sync(&self, graph: &Assembly) -> Result<(), Wrong> {
         for mirror in self.all.iter() {
             let report = graph.report(mirror.part);
@@ -332,25 +336,26 @@ impl Mirrors {
 }
 
 impl Mirror {
-    /// Returns the disks of the member that may fail; empty if there is no such member.
+    /// Returns the numbers of the disks below the member that may have faults; empty if the mirror has no such member.
     fn disks_of_victim(&self) -> impl Iterator<Item = usize> + '_ {
         let victim = self.victim.map(|victim| &self.members[victim]);
         victim.into_iter().flat_map(|victim| victim.disks.iter().copied())
     }
 
-    /// Resyncs every member that is out of service. The mirror may refuse this while writes to the member are late.
+    /// Sends the mirror the command to resync all its members that are out of service. The mirror may refuse while
+    /// writes to a member are late.
     fn resync(&self, graph: &Assembly) {
         let _ = graph.ask::<Resync>(self.part, Stale::default());
     }
 
-    /// Whether a member may be out of service at the end of the trial: the member, or the source of its resync, fails
-    /// on purpose.
+    /// Whether member `member` may be out of service at the end of the trial, because a device in it, or below the
+    /// mirror, fails requests on purpose.
     fn may_miss(&self, member: usize) -> bool {
         self.is_spare || self.victim == Some(member) && self.members[member].fails
     }
 }
 
-/// A member that was taken out, and the number of reads of its disks at that time.
+/// A member that a command took out of its mirror, and the number of reads that its disks had carried out by then.
 pub struct Out {
     mirror: usize,
     member: usize,

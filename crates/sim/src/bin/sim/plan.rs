@@ -1,4 +1,4 @@
-//! The plan of a seed: disks and their faults, clients, and the rounds of the trial.
+//! The random plan of a seed: the simulated disks with their faults, the clients, and the rounds of the trial.
 
 use std::time::Duration;
 
@@ -6,72 +6,75 @@ use sim::draw::Stream;
 use sim::workload::Mix;
 use sim::{CutPolicy, DiskConfig, Faults, Profile, Promise};
 
-/// The plan of a seed.
+/// The random plan of a trial: disks, clients and rounds.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Configurations of the disks.
+    /// Configurations of the simulated disks, by disk number.
     pub disks: Vec<DiskConfig>,
-    /// The guarantees about bytes that the model checks.
+    /// The guarantees about the volume's bytes that the model checks in this trial.
     pub promise: Promise,
-    /// Whether requests may fail, because there are more faults than the graph must survive.
+    /// Whether a client's request may fail, because the disks have more faults than the graph must survive.
     pub may_fail: bool,
-    /// Whether redundancy masks all faults.
+    /// Whether the disks have only faults that the mirrors of the graph must hide from clients.
     pub within_budget: bool,
-    /// Time that a mirror waits for its members: less or more than a late reply takes.
+    /// Option `timeout` of the lowest mirrors: how long a mirror waits for a member. Shorter or longer than a late
+    /// reply of a disk.
     pub patience: Duration,
-    /// Whether the member that may fail is repeatedly taken out and resynced, with replies that are often late.
+    /// Whether commands repeatedly take the faulty member of each mirror out and resync it, while many of its disks'
+    /// replies are late.
     pub relapses: bool,
-    /// Most devices between an export and a disk.
+    /// Largest number of devices on a path from the export down to a disk.
     pub depth: u32,
-    /// Whether tables are fused.
+    /// Whether the engine fuses tables.
     pub fuse: bool,
-    /// Time after which a disk is taken out of service.
+    /// Option `timeout` of the disks: the time without a reply after which a disk is taken out of service.
     pub timeout: Duration,
-    /// Number of NBD connections of the clients; 0 if they have direct access to the graph.
+    /// Number of the clients' NBD connections to the server; 0 if clients send requests directly into the engine.
     pub connections: usize,
-    /// Number of clients.
+    /// Number of clients that the simulator starts in each round.
     pub clients: u64,
-    /// Number of requests of each client in a round.
+    /// Number of requests that each client sends in a round.
     pub requests: u64,
-    /// Frequencies of the clients' requests.
+    /// Relative frequencies of the request types that clients send.
     pub mix: Mix,
-    /// Policy of all power cuts; `None` for a random policy at each.
+    /// Fate of unflushed writes at each power cut of the trial; `None` if the simulator draws a policy for each cut.
     pub cut: Option<CutPolicy>,
-    /// The end of each round.
+    /// How each round of the trial ends, in order.
     pub rounds: Vec<End>,
 }
 
-/// The end of a round in which clients send requests.
+/// How a round of the trial ends, in which clients send requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The round ends when all clients have finished.
+    /// All clients have received all replies.
     Done,
-    /// The power is cut after this time.
+    /// The simulator cuts the power of all disks this long after the begin of the round.
     PowerAfter(Duration),
-    /// The power is cut when this number of flushes have succeeded.
+    /// The simulator cuts the power of all disks when this number of the round's flushes have succeeded.
     PowerAtFlush(u64),
-    /// The process is killed after this time.
+    /// The simulator kills the server process this long after the begin of the round.
     KillAfter(Duration),
 }
 
-/// A class of faults besides delays and power cuts: more than a graph without redundancy survives. Each disk gets
-/// random faults of the class.
+/// A class of disk faults besides late replies and power cuts, which a graph without redundancy need not survive. Each
+/// disk gets random faults of the class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Requests return errors, hang, or find the disk full; replies without an error are correct.
+    /// A disk fails requests with an error, leaves some without a reply, or has no free space. Replies without an error
+    /// are correct.
     Reported,
-    /// Flushes fail or are ignored, so that unflushed writes are lost.
+    /// A disk fails flushes, or acknowledges flushes without effect, so that a power cut loses writes.
     Lost,
-    /// Writes are torn in ways that the contract does not permit.
+    /// At a power cut a disk tears writes in ways that the contract of disks does not permit.
     Torn,
-    /// The disk corrupts bytes silently.
+    /// A disk corrupts, loses or misdirects bytes without an error.
     Silent,
 }
 
 const CLASSES: [Class; 4] = [Class::Reported, Class::Lost, Class::Torn, Class::Silent];
 
 impl Plan {
-    /// Returns the random plan of a seed.
+    /// Draws the plan of a trial with a random graph (`trial.rs`).
     pub fn draw(seed: u64) -> Self {
         let draw = Stream::new(seed, "plan", 0);
         // Four of five seeds have only faults that the graph must survive.
@@ -103,7 +106,8 @@ impl Plan {
         }
     }
 
-    /// Returns the random plan of a seed with disks behind a server. Its only faults are power cuts of the server.
+    /// Draws the plan of a trial with NBD disks (`far.rs`). The trial's only faults are power cuts of the disks'
+    /// server.
     pub fn far(seed: u64) -> Self {
         let draw = Stream::new(seed, "far plan", 0);
         // An export of a disk without discards does not offer them. Graphs from specs emulate them, an
@@ -129,8 +133,8 @@ impl Plan {
         }
     }
 
-    /// Returns the random plan of a seed with members of mirrors that replace each other. Its only faults are late
-    /// flushes and power cuts.
+    /// Draws the plan of a trial whose mirror members replace each other (`handover.rs`). The trial's only faults are
+    /// late flushes and power cuts.
     pub fn handover(seed: u64) -> Self {
         let draw = Stream::new(seed, "handover plan", 0);
         let size = 4096 * draw.within(2, 24);
@@ -145,12 +149,12 @@ impl Plan {
     }
 }
 
-/// Returns the faults of a member that is repeatedly taken out: many of its replies are late.
+/// Returns the faults of a mirror's member that commands repeatedly take out: 40 % of its replies are late.
 pub fn relapsing() -> Faults {
     Faults { stall: 400_000, ..Faults::default() }
 }
 
-/// Returns random faults for the member that may fail. `is_disk` is whether the member is a single disk.
+/// Draws the faults of the mirror's member that may fail. `is_disk`: the member is a single disk.
 pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     let rate = |least, most| draw.within(least, most) as u32;
     let none = Faults::default();
@@ -166,8 +170,8 @@ pub fn trouble(draw: &Stream, is_disk: bool) -> Faults {
     }
 }
 
-/// Returns a random configuration of a disk. `hasty` is whether mirrors wait less for the disk than a late reply
-/// takes.
+/// Draws the configuration of a simulated disk, with faults of `class`. `hasty`: mirrors wait for a member for less
+/// time than a late reply takes.
 fn disk(draw: &Stream, class: Option<Class>, hasty: bool) -> DiskConfig {
     let size = 4096 * draw.within(2, 24);
     let honest = [Profile::Native4k, Profile::Native512, Profile::Native512, Profile::Protected];

@@ -1,5 +1,5 @@
-//! A process that serves a graph over labelled disks, as `cairn serve` does. It starts, changes its graph, stops and
-//! dies.
+//! The simulated process that serves a graph over labelled disks, as `cairn serve` does: its start, its live changes,
+//! its stop, and the power cuts.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,55 +18,57 @@ use sim::{Client, Count, CutPolicy, Door, SimDisk, SimWorld};
 use crate::served::serve;
 use crate::trial::Failure;
 
-/// Longest time, in virtual time, of any work that ends at all.
+/// Longest virtual time that the simulator waits for any operation of the process. An operation that takes longer fails
+/// the trial.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Longest wait in a live change until requests in flight are answered and flushed, as in `cairn serve`.
+/// Longest wait of a live change until the graph has answered and flushed the requests in flight, as in `cairn serve`.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Number of tries of a start for a disk to which a dead process still writes, and the pause between two tries.
+/// Number of times that the simulator starts a graph whose disks are still locked by operations of the previous
+/// process, and the pause between two starts.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// One run of the process, from a start to its end.
+/// The simulated server process from one start to its end.
 pub struct Running {
-    /// The engine of the process's graph.
+    /// The engine that carries out the requests of the process's graph.
     pub engine: Engine,
-    /// The graph, through all of its changes.
+    /// The graph that the process serves. A live change replaces its content.
     pub live: Rc<RunningGraph>,
-    /// A client that sends requests directly to the first export, without a server.
+    /// A client that sends requests directly to the export `vol`, without an NBD server.
     pub client: Client,
-    /// The access of clients: through the server, or directly to the graph.
+    /// How the clients of the trial send requests to the export `vol`: through the NBD server, or directly.
     pub door: Door,
-    /// The NBD server; `None` if clients have direct access.
+    /// The NBD server; `None` if clients send requests directly into the engine.
     pub server: Option<Server>,
 }
 
-/// Parameters of a start.
+/// The spec, flags and limits that the simulator gives to a start of the process.
 pub struct Wanted {
-    /// The text of the spec.
+    /// The TOML text of the spec to start.
     pub text: String,
-    /// The member that is trusted at this start (`--trust`).
+    /// Name of the member that the mirror trusts at this start, as with `--trust`; `None` for no decision.
     pub trust: Option<String>,
-    /// Options for opening disks.
+    /// Options for opening the labelled disks, as a user gives them to `cairn serve`.
     pub opening: Opening,
-    /// Number of NBD connections of clients; 0 if they have direct access to the graph.
+    /// Number of the clients' NBD connections; 0 if clients send requests directly into the engine.
     pub connections: usize,
-    /// Time limit of the start.
+    /// Longest virtual time that the start may take.
     pub limit: Duration,
 }
 
-/// Result of a start.
+/// The result of a start of the process.
 pub enum Started {
-    /// The graph is up.
+    /// The process serves the graph.
     Up(Running),
-    /// The start was refused: the reason of the first error, and all errors.
+    /// The process refused to start: the reason of the first error, and all errors.
     Refused(Option<Reason>, Refusal),
-    /// The graph was not up within the time limit.
+    /// The start did not end within the time limit; the process has ended.
     Unfinished,
 }
 
-/// Returns the usual options for opening disks on the machine with this id.
+/// Returns options for opening labelled disks as `cairn serve` has without flags, on the machine with this id.
 pub fn opening(id: [u8; 16]) -> Opening {
     Opening {
         machine: Machine::new("host", id),
@@ -79,8 +81,8 @@ pub fn opening(id: [u8; 16]) -> Opening {
     }
 }
 
-/// Starts the process. Tries again while operations of the previous process keep disks locked. `starts` counts the
-/// tries.
+/// Starts the process. Starts again after a pause while operations of the previous process keep disks locked. Adds the
+/// number of starts to `starts`.
 pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Started, Failure> {
     for _ in 0..OPEN_TRIES {
         *starts += 1;
@@ -123,8 +125,8 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
     Err(Failure::new("a start was refused: the disks of the ended process stay in use"))
 }
 
-/// Checks that the engine reserves for each node at most the reserve that the plan has computed. For a missing disk
-/// it may reserve less.
+/// Checks that the engine sets aside for each device at most the slots and copies that the plan of the spec computed.
+/// For a missing disk the engine may set less aside.
 fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
     let now = live.now();
     for (node, member) in now.planned.nodes.iter().zip(now.graph.members()) {
@@ -138,7 +140,7 @@ fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the graph of a spec.
+/// Opens the graph of the spec `wanted.text`, as the start of the process does.
 async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGraph, Unchanged> {
     let mut spec = Spec::parse(&wanted.text, "g.toml", &|_| None);
     if let Some(member) = &wanted.trust {
@@ -148,7 +150,8 @@ async fn open(wanted: &Wanted, env: &Env, engine: &Engine) -> Result<RunningGrap
     RunningGraph::open(env, engine, planned, Some(probe)).await
 }
 
-/// Probes the disks of a spec, and plans the spec. `running` are the labels that the process has open.
+/// Reads the labels of the spec's disks, and plans the spec over them. `running`: the labels that the process has open
+/// at a live change; `None` at a start.
 async fn look(
     spec: &Spec,
     env: &Env,
@@ -165,11 +168,11 @@ async fn look(
     Ok((planned.map_err(faults).map_err(Unchanged::Failed)?, probe))
 }
 
-/// All errors for which a start or a live change failed.
+/// All errors of a refused start or a failed live change.
 pub struct Refusal(Vec<Error>);
 
 impl Refusal {
-    /// Returns the errors for which a live change failed.
+    /// Collects the errors of a failed live change or start.
     pub fn of(unchanged: &Unchanged) -> Self {
         Self(match unchanged {
             Unchanged::Refused(refusals) => refusals.clone(),
@@ -204,7 +207,8 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Running {
-    /// Changes the graph to that of another spec. `None`: the change is not done within `limit`.
+    /// Makes a live change of the served graph to the graph of the spec `text`. Returns `None` if the change does not
+    /// end within `limit`.
     pub fn change(
         &self,
         world: &SimWorld,
@@ -225,7 +229,7 @@ impl Running {
         Ok(world.block_on(env.within(limit, change))?)
     }
 
-    /// Stops the server, which completes the requests in flight, and flushes the graph.
+    /// Stops the NBD server, which first answers the requests in flight, and flushes the graph. The flush must succeed.
     pub fn quiesce(&self, world: &SimWorld) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (&self.door, &self.server) {
             remote.close();
@@ -239,7 +243,8 @@ impl Running {
         }
     }
 
-    /// Closes devices and labels in order. Returns whether all labels were marked as closed.
+    /// Closes the devices and then the labels, as `cairn serve` does at its stop. The inner result is an error if the
+    /// process could not mark every label as closed.
     pub fn close(&self, world: &SimWorld) -> Result<block::Result<()>, Failure> {
         world.block_on(self.live.close_devices(world.env().now().after(LIMIT)))?;
         let now = self.live.now();
@@ -248,7 +253,7 @@ impl Running {
     }
 }
 
-/// Cuts the power of all disks, with drawn policies.
+/// Cuts the power of `disks` at once. Draws for each disk the policy by which it keeps unflushed writes.
 pub fn cut_power<'d>(disks: impl IntoIterator<Item = &'d Rc<SimDisk>>, draw: &Stream) {
     let together = draw.pick(&CutPolicy::ALL);
     for disk in disks {

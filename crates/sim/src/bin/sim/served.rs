@@ -1,4 +1,4 @@
-//! An NBD server between clients and a graph.
+//! The NBD server of a trial, between the simulated clients and the graph.
 
 use block::Env;
 use block::env::Address;
@@ -10,16 +10,17 @@ use sim::{Client, Door, Remote};
 
 use crate::trial::Failure;
 
-/// Length in bytes of a piece of a long request: so short that most trims and writes of zeroes have several pieces.
+/// Length in bytes of the pieces into which the NBD server divides longer trims and writes of zeroes. So short that
+/// most trims and writes of zeroes have several pieces.
 const PIECE_BYTES: u64 = 8 << 10;
 
-/// Returns the limits of the servers of all trials.
+/// Returns the limits (such as lengths) of the NBD servers in all trials.
 pub fn limits() -> Limits {
     Limits { piece_bytes: PIECE_BYTES, ..Limits::default() }
 }
 
-/// Returns the access of clients to `portal`: through `connections` connections to a new server, or directly into the
-/// graph if `connections` is 0. `start` is the number of the process's start.
+/// Returns the clients' access to the export behind `portal`: through a new NBD server with `connections` connections,
+/// or directly into the engine if `connections` is 0. `start` is the number of the process's start.
 pub fn serve(
     env: &Env,
     engine: &Engine,

@@ -1,4 +1,4 @@
-//! Random graphs. Each kind adds its devices with its [`kind::testing::Shape`].
+//! Draws the random graph of a trial. Each kind adds its devices through its [`kind::testing::Shape`].
 
 use std::time::Duration;
 
@@ -8,94 +8,98 @@ use kind::{Kind, Value};
 use sim::draw::Stream;
 use sim::{AS_DEVICE, Assembly, PartId};
 
-/// Factor between the times that two mirrors above each other wait for a member; the upper one waits longer.
+/// Factor between the timeouts of two mirrors above each other. The upper mirror has the longer timeout for its
+/// members.
 const PATIENCE: u32 = 4;
 
-/// A device of a random graph, from which the graph can be built again after a restart.
+/// A device of a random graph with its options and lowers, to build the device again after a restart.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The kind of the device.
+    /// Name of the device's kind.
     pub kind: &'static str,
     options: Options,
     on: Vec<PartId>,
 }
 
-/// A random graph.
+/// A random graph that the simulator has built.
 pub struct Drawn {
-    /// Number of the device to which clients send requests.
+    /// Number of the topmost device, to which clients send requests.
     pub top: PartId,
-    /// The devices of the graph, from the bottom up.
+    /// The devices of the graph, lowers before their uppers; the index is the device's number.
     pub steps: Vec<Step>,
-    /// The mirrors of the graph, lower ones first.
+    /// The mirrors of the graph, lower mirrors before upper mirrors.
     pub mirrors: Vec<Mirror>,
-    /// Whether a device in the graph may fail requests on purpose.
+    /// Whether clients may get an error from a device that fails requests on purpose (kind `error`).
     pub may_fail: bool,
-    /// Whether blank bytes of the disks may read as other bytes at the top of the graph.
+    /// Whether a device (such as an encryption) changes the zeros of blank disks, so that the volume reads as other
+    /// bytes before the first write.
     pub scrambles: bool,
 }
 
-/// A mirror of a random graph.
+/// A mirror in a random graph.
 pub struct Mirror {
-    /// Number of the mirror's device.
+    /// Number of the mirror among the graph's devices.
     pub part: PartId,
-    /// The members of the mirror.
+    /// The members of the mirror, by port.
     pub members: Vec<Member>,
-    /// Index of the member that may fail; `None` if no member may.
+    /// Index of the mirror's only member that may have faults; `None` if no member may have faults.
     pub victim: Option<usize>,
-    /// Whether the mirror is a part of a member that may fail. Then all of its own members may fail.
+    /// Whether the mirror lies below a member of an upper mirror that may have faults. Then all members of this mirror
+    /// may have faults.
     pub is_spare: bool,
 }
 
-/// A member of a mirror in a random graph.
+/// A member of a mirror in a random graph: a device with everything below it.
 pub struct Member {
-    /// Number of the member's topmost device.
+    /// Number of the member's topmost device among the graph's devices.
     pub part: PartId,
-    /// Numbers of the disks below the member.
+    /// Numbers of the disks that the member uses.
     pub disks: Vec<usize>,
-    /// Whether the member is a single disk.
+    /// Whether the member is a disk without devices above it.
     pub is_disk: bool,
-    /// Whether a device in the member fails on purpose.
+    /// Whether the member contains a device that fails requests on purpose (kind `error`).
     pub fails: bool,
 }
 
-/// The failures that are permitted at a place of a random graph.
+/// Which devices may fail requests at the place of the graph where the simulator adds devices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No mirror is above the place: clients get the errors of failures.
+    /// No mirror is above the place. Devices may fail requests, and clients get the errors.
     Open,
-    /// A mirror above the place needs the devices there, so these must not fail.
+    /// A mirror above the place relies on the devices there, so they must not fail requests.
     Needed,
-    /// A mirror above the place must survive failures of the devices there.
+    /// Devices may fail requests, because a mirror above the place must hide their failures.
     Spare,
 }
 
-/// A random graph that is being built.
+/// A random graph to which the simulator is adding devices.
 struct Growing<'a> {
     graph: &'a mut Assembly,
     draw: &'a Stream,
-    /// Numbers of the disks that the graph does not use yet.
+    /// The disks that the graph does not use yet, each with its disk number.
     disks: Vec<(usize, Step)>,
-    /// Largest block size of the disks. All devices are divided at multiples of it.
+    /// Largest block size of the disks, in bytes. Devices split and join address ranges only at multiples of it.
     block: u64,
-    /// Time that the lowest mirrors wait for a member.
+    /// Timeout of the lowest mirrors for their members.
     timeout: Duration,
     place: Place,
-    /// Whether the whole volume can be read before the first write.
+    /// Whether the faults of the disks permit the trial to read the whole volume before its first write.
     readable: bool,
     steps: Vec<Step>,
     mirrors: Vec<Mirror>,
     may_fail: bool,
     scrambles: bool,
-    /// Number of devices in the graph that fail on purpose.
+    /// Number of devices added so far that fail requests on purpose.
     failing: usize,
     used: Vec<usize>,
 }
 
-/// Builds a random graph over `disks` with blocks of at most `block` bytes. `timeout` is the time that its lowest
-/// mirrors wait for a member. `readable` is whether the whole volume must be readable before the first write.
+/// Builds a random graph over `disks`, with at most `depth` devices above each disk. `block` is the disks' largest
+/// block size in bytes. `timeout` is the timeout of the lowest mirrors for their members. `readable`: the faults of the
+/// disks permit the trial to read the whole volume before its first write.
 ///
 /// # Errors
-/// An error if a kind refuses random options, which is a bug of the function that has chosen them.
+/// A kind refuses the random options of its own shape, which is a bug in the shape.
 pub fn draw(
     graph: &mut Assembly,
     draw: &Stream,
@@ -125,15 +129,16 @@ pub fn draw(
     Ok(Drawn { top, steps, mirrors, may_fail, scrambles })
 }
 
-/// Builds a graph again, from the steps of its first building.
+/// Builds a random graph again after a restart, from the devices that [`draw`] has recorded.
 ///
 /// # Errors
-/// If a disk cannot be opened.
+/// A device cannot be opened, for example because its disk is in use.
 pub fn rebuild(graph: &mut Assembly, steps: &[Step]) -> Result<()> {
     steps.iter().try_for_each(|step| graph.add(step.kind, &step.options, &step.on).map(drop))
 }
 
-/// Returns the step for a disk at the export `uri` over several connections, which stores `replay` bytes for replay.
+/// Returns an NBD disk to the export `uri`. `connections` is its number of connections; `replay` is the number of bytes
+/// of unflushed writes that it keeps to send them again.
 pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     let options = vec![
         ("nbd", Value::Text(uri)),
@@ -143,15 +148,15 @@ pub fn far_disk(uri: String, connections: u64, replay: u64) -> Step {
     Step { kind: "nbd", options, on: Vec::new() }
 }
 
-/// Returns the step for a disk at `path`.
+/// Returns a disk of this kind (`path` or `file`) on the simulated file `path`, with this timeout.
 pub fn disk(kind: &'static str, path: String, timeout: Duration) -> Step {
     let options = vec![(kind, Value::Text(path)), ("timeout", Value::Duration(timeout))];
     Step { kind, options, on: Vec::new() }
 }
 
 impl Step {
-    /// Makes the member `name` the trusted member from the next start on. Returns whether another member was trusted
-    /// before.
+    /// Sets the mirror's option `trust`, which names the member that the mirror trusts at the next start. Returns
+    /// whether the option had another value before.
     pub fn trust(&mut self, name: &str) -> bool {
         let trusted = self.options.iter_mut().find(|(option, _)| *option == "trust");
         let (_, value) = trusted.expect("a mirror over used disks has the option trust");
@@ -160,7 +165,7 @@ impl Step {
     }
 }
 
-/// Returns the functions that add devices. A kind with a greater weight is in the list several times.
+/// Returns for each kind the function that adds a random device of the kind, as often as the kind's weight says.
 fn draws() -> impl Iterator<Item = Draw> + Clone {
     let shapes = kinds::TESTING.iter().filter_map(|kind| kind.shape);
     let more = shapes.clone().flat_map(|shape| std::iter::repeat_n(shape.draw, shape.weight - 1));
@@ -177,7 +182,7 @@ impl Growing<'_> {
         Ok(part)
     }
 
-    /// Builds a member of a mirror, and records the disks that the member uses.
+    /// Adds a random member of a mirror to the graph, and records the disks that the member uses.
     fn member(&mut self, depth: u32, place: Place) -> Result<Member> {
         let before = (std::mem::take(&mut self.used), self.place, self.steps.len(), self.failing);
         self.place = place;

@@ -1,4 +1,5 @@
-//! The trial of a seed: rounds with faults, and then a check without faults, in which everything must work.
+//! The trial of a random graph: rounds with disk faults, kills and power cuts, then a check without faults in which
+//! every request must succeed.
 
 use std::fmt;
 use std::rc::Rc;
@@ -19,33 +20,34 @@ use crate::plan::{self, End, Plan};
 use crate::served::serve;
 use crate::shapes::{self, Step};
 
-/// Longest time, in virtual time, of any work that ends at all.
+/// Longest virtual time that the simulator waits for any operation. An operation that takes longer fails the trial.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Time from the begin of a round within which commands are sent.
+/// Time in nanoseconds from the begin of a round within which the simulator sends commands to mirrors.
 const COMMANDS_WITHIN_NS: u64 = 10_000_000;
 
-/// Longest time that the stop of an idle server takes.
+/// Longest virtual time that an idle NBD server may take to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of tries of a start for a disk that another process still has open, and the pause between two tries.
+/// Number of times that the simulator starts a graph whose disks are still in use by the previous process, and the
+/// pause between two starts.
 const OPEN_TRIES: u32 = 40;
 const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
-/// The results of a seed that has passed.
+/// The results of a seed without a failure.
 pub struct Report {
-    /// Numbers of the events in the seed's world.
+    /// For each event that the simulator counts, the number of times that it happened.
     pub counters: Counters,
-    /// The kinds of the seed's graph.
+    /// The kinds of all devices in the seed's graph, one entry for each device.
     pub kinds: Vec<&'static str>,
-    /// Number of requests that succeeded, and number of requests that failed as permitted.
+    /// Number of clients' requests that succeeded, and number of requests that failed as the trial permits.
     pub requests: (u64, u64),
-    /// A hash of all events of the run, in their order.
+    /// A hash of all events of the run in their order; equal in each run of a seed.
     pub trace: u64,
 }
 
 impl Report {
-    /// Adds the results of the second trial of a seed to those of the first.
+    /// Adds the results of a seed's second trial to the results of the first trial.
     pub fn and(self, other: Self) -> Self {
         self.counters.absorb(&other.counters);
         Self {
@@ -57,7 +59,7 @@ impl Report {
     }
 }
 
-/// The reason why a seed failed.
+/// The rule that a seed broke, in words.
 pub struct Failure(String);
 
 impl fmt::Display for Failure {
@@ -67,7 +69,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Creates a failure from the description of a broken rule.
+    /// Creates a failure with a description of the broken rule.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -79,10 +81,10 @@ impl From<Stuck> for Failure {
     }
 }
 
-/// Runs the trial of a seed.
+/// Runs the trial of a seed with a random graph.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first rule that the seed broke.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for (round, end) in trial.plan.rounds.clone().into_iter().enumerate() {
@@ -121,12 +123,12 @@ struct Trial {
     running: Option<Running>,
 }
 
-/// One run of the process, from a start to its end.
+/// The simulated server process from one start to its end.
 struct Running {
     graph: Rc<Assembly>,
     client: Client,
     server: Option<Server>,
-    /// Bytes of the buffer pool that devices use permanently.
+    /// Bytes of the buffer pool that devices of the graph hold even without requests.
     kept_bytes: usize,
 }
 
@@ -230,7 +232,7 @@ impl Trial {
         self.verify()
     }
 
-    /// Breaks connections at random times, while requests are in flight.
+    /// Resets random NBD connections of the clients at random times in the round, if clients use NBD.
     fn resets(&self, draw: Stream) {
         if self.plan.connections == 0 {
             return;
@@ -254,7 +256,8 @@ impl Trial {
         self.mirrors.quiet(&self.running().graph).map_err(Failure)
     }
 
-    /// Checks that members in sync are identical, unless a disk corrupts bytes.
+    /// Checks that all members in sync of each mirror have the same bytes, unless the seed's disks corrupt bytes
+    /// silently.
     fn compare(&self) -> Result<(), Failure> {
         if self.plan.promise == Promise::Nothing {
             return Ok(());
@@ -262,8 +265,8 @@ impl Trial {
         self.mirrors.check(&self.running().graph).map_err(Failure)
     }
 
-    /// Checks, after all faults have ended, that redundancy is restored, and that members out of service are not
-    /// read.
+    /// Checks, after all disk faults have ended, that every member comes in sync, and that a mirror does not read a
+    /// member that a command took out.
     fn redundancy(&self) -> Result<(), Failure> {
         let graph = &self.running().graph;
         self.until_in_sync()?;
@@ -322,8 +325,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Prepares the end of the process: selects the members to trust at the next start, with the knowledge that an
-    /// operator has now.
+    /// Takes the running process away before its end. Selects for each mirror the member that the next start trusts, by
+    /// the members' present states, which an operator would see.
     fn stopped(&mut self) -> Result<Engine, Failure> {
         let draw = Stream::new(self.world.seed(), "trust", self.starts);
         let running = self.running.take().expect("the graph runs between its start and its end");
@@ -366,7 +369,8 @@ impl Trial {
         Err(Failure("the graph did not open after a restart: the disks stay in use".to_owned()))
     }
 
-    /// Ends all faults, and restarts the process, so that disks which were out of service are used again.
+    /// Ends all faults of all disks, then kills and restarts the process, so that the graph opens disks again that were
+    /// out of service.
     fn heal(&mut self) -> Result<(), Failure> {
         for disk in &self.disks {
             disk.set_faults(Default::default());
@@ -376,7 +380,7 @@ impl Trial {
         self.kill()
     }
 
-    /// Checks that no buffer and no slot is in use while no request is in flight.
+    /// Checks, after all requests have ended, that the engine holds no slot and the graph no buffer of a request.
     fn settle(&self) -> Result<(), Failure> {
         if let (Door::Nbd(remote), Some(server)) = (self.clients.door(), &self.running().server) {
             remote.close();
@@ -399,7 +403,8 @@ impl Trial {
 }
 
 impl Running {
-    /// Begins a run of the process. Returns the access of clients to its graph: through a server, or direct.
+    /// Begins to serve a graph that was just opened. Also returns the clients' access to the volume: through an NBD
+    /// server, or directly.
     fn new(
         graph: Assembly,
         top: PartId,

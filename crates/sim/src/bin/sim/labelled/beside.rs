@@ -1,5 +1,5 @@
-//! A labelled disk outside of the mirror, with an export of its own. No other disk has its bytes, so a start with an
-//! older image of the disk must be refused.
+//! A labelled disk that is no member of the mirror and has an export of its own. No other disk has its bytes, so a
+//! start with an older image of the disk must be refused.
 
 use std::rc::Rc;
 
@@ -12,28 +12,29 @@ use super::shape::Shape;
 use super::{Ask, LABEL_BYTES, LIMIT, Start, Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
-/// Path of the disk outside of the mirror.
+/// Path of the labelled disk outside of the mirror.
 pub(super) const PATH: &str = "/beside";
 
-/// Divisor of the number of graphs: so many of them have such a disk.
+/// One in `SHARE` seeds with labelled graphs has a disk outside of the mirror.
 const SHARE: u64 = 4;
 
-/// The disk outside of the mirror.
+/// The labelled disk outside of the mirror, with its older images.
 pub(super) struct Beside {
     pub disk: Rc<SimDisk>,
-    /// Earlier images of the disk, each with the number of complete rounds at its time.
+    /// Earlier contents of the disk, each with the value of `rounds` at its time.
     images: Vec<(u64, Image)>,
-    /// Number of complete rounds: label updates of an opening or a stop in order that reached every disk.
+    /// Number of broadcasts of an opening or of a close that have reached every disk of the graph so far.
     rounds: u64,
 }
 
 impl Beside {
-    /// Whether the graph of a seed has such a disk.
+    /// Whether the graph of the seed has a disk outside of the mirror.
     pub fn draw(seed: u64) -> bool {
         Stream::new(seed, "beside", 0).below(SHARE) == 0
     }
 
-    /// Plugs the disk in, if a graph of this shape has one. `number` must differ from the numbers of the other disks.
+    /// Creates the disk and plugs it in; `None` if `shape` has no such disk. `number` must differ from the numbers of
+    /// the mirror's disks.
     pub fn new(world: &SimWorld, shape: &Shape, number: usize) -> Option<Self> {
         shape.beside.then(|| {
             let config = DiskConfig::new(LABEL_BYTES + VOLUME_BYTES, Profile::Native512);
@@ -43,18 +44,18 @@ impl Beside {
         })
     }
 
-    /// Counts a complete round: the label updates of an opening or a stop in order have reached all disks.
+    /// Counts a broadcast of an opening or of a close that has reached all disks of the graph.
     pub fn round_completed(&mut self) {
         self.rounds += 1;
     }
 
-    /// Stores an image of the present content of the disk.
+    /// Keeps a copy of the disk's present content, for a later start with an older image.
     pub fn keep_image(&mut self) {
         self.images.push((self.rounds, self.disk.image()));
     }
 
-    /// Returns a random image that is older than the last complete round, in half of the cases the newest of these;
-    /// `None` if there is none.
+    /// Returns a random image of the disk from before the last complete broadcast; in half of the cases the newest such
+    /// image. `None` if the disk has no such image.
     fn older_image(&self, draw: &Stream) -> Option<&Image> {
         let older: Vec<_> = self.images.iter().filter(|(at, _)| *at < self.rounds).collect();
         let newest = older.iter().map(|(at, _)| *at).max()?;
@@ -65,8 +66,8 @@ impl Beside {
 }
 
 impl Trial {
-    /// Replaces the content of the disk by an older image, in half of the lives, and starts the process. The start
-    /// must be refused. Then restores the content.
+    /// After half of the process's runs: replaces the content of the disk by an older image, checks that the start is
+    /// refused, and restores the content.
     pub(super) fn older_beside(&mut self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "older beside", self.life);
         let Some(beside) = self.beside.as_ref().filter(|_| draw.below(2) == 0) else {

@@ -1,4 +1,5 @@
-//! Live changes of the graph while clients send requests. Some must be refused, and some are interrupted by a crash.
+//! Live changes in the trial of labelled disks, while clients send requests. The server must refuse some of them, and a
+//! crash interrupts others.
 
 use std::time::Duration;
 
@@ -14,27 +15,28 @@ use super::{Ask, Crash, End, HERE, LIMIT, Start, Trial, wrong};
 use crate::process::{self, Refusal};
 use crate::trial::Failure;
 
-/// A live change to make.
+/// A live change that the simulator makes.
 struct Wish {
     shape: Shape,
-    /// Disks that get a label even if they have data.
+    /// Names of the disks that get a new label even if they hold data (option `wipe` of the change).
     wipe: Vec<String>,
     due: Due,
-    /// Whether a member with every write remains in the graph. Another member that remains may also come in sync
-    /// during the change.
+    /// Whether a member with every acknowledged write is in both the old and the new graph. Another member may also
+    /// come in sync during the change.
     keeps_bytes: bool,
 }
 
-/// The result that a live change must have.
+/// The result that a live change must have if all disks work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Done,
-    /// The change is refused, or undone, for this reason.
+    /// The server refuses the change, or undoes it, with this reason.
     Refused(Reason),
 }
 
 impl Trial {
-    /// Makes a live change, and checks the result. `end` is the end of this life of the process.
+    /// Makes the random live change number `n` of this run of the process, and checks the result. `end` is how the run
+    /// will end.
     pub(super) fn change(&mut self, n: u64, end: End) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return Ok(()) };
         self.note(What::Change(n), format!("{:?}", wish.shape));
@@ -50,7 +52,8 @@ impl Trial {
         }
     }
 
-    /// Crashes the process during a live change. After that the labels decide which of the two graphs can start.
+    /// Crashes the process during a random live change. Afterwards the labels decide whether the old or the new graph
+    /// can start.
     pub(super) fn crash_in_change(&mut self, end: End, crash: Crash) -> Result<(), Failure> {
         let Some(wish) = self.wish()? else { return self.crash(crash) };
         self.note(What::End, format!("{crash:?} in a change to {:?}", wish.shape));
@@ -92,9 +95,9 @@ impl Trial {
         }
     }
 
-    /// Finds out which of the graphs before and after an interrupted change starts. The other graph must be refused
-    /// if it would lose a disk. As long as neither has started, another crash may change the result, because the
-    /// content of the labels need not be durable.
+    /// After a crash in a live change, finds out from the labels whether the old or the new graph starts, and checks
+    /// that the start of the other graph is refused if that graph lacks a disk. Each further crash before a start may
+    /// change the result, because labels need not be durable.
     pub(super) fn which(&mut self) -> Result<(), Failure> {
         let Some([before, after]) = self.between.clone() else { return Ok(()) };
         self.shape = before;
@@ -137,8 +140,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks that a graph is refused that the labels do not record. The `new` disks of the interrupted change may be
-    /// partly wiped, or have incomplete labels; then the error must name the next step.
+    /// Checks that a start of the graph `shape` is refused, because the labels record another graph. Disks in `new`,
+    /// which the interrupted change added, may be partly wiped; then the error must name such a disk.
     fn refused_now(&mut self, what: &str, new: &[usize]) -> Result<(), Failure> {
         let is_new =
             |refusal: &Refusal| new.iter().any(|n| refusal.place() == Some(&shape::name(*n)));
@@ -157,7 +160,7 @@ impl Trial {
         }
     }
 
-    /// Tries a live change; `None` if the change does not end in time.
+    /// Makes a live change; `None` if the change does not end within `limit`.
     fn attempt(
         &self,
         wish: &Wish,
@@ -173,7 +176,7 @@ impl Trial {
         running.change(&self.world, &wish.shape.text(None), opening, limit)
     }
 
-    /// Checks the result of a live change.
+    /// Checks that the live change `wish` had a permitted result, given the faults of disks.
     fn changed(&mut self, wish: Wish, came: Result<(), Unchanged>) -> Result<(), Failure> {
         let counters = self.world.counters();
         let unchanged = match (came, wish.due) {
@@ -240,13 +243,13 @@ impl Trial {
         )))
     }
 
-    /// Returns the block size of the mirror in bytes: the largest of its members.
+    /// Returns the block size in bytes of the mirror in the graph `shape`: the largest block size of its disks.
     fn block_of(&self, shape: &Shape) -> u32 {
         let blocks = shape.members.iter().map(|n| self.disks[*n].config().profile.block_size());
         blocks.max().expect("a mirror has members")
     }
 
-    /// Records that the graph has this shape now.
+    /// Records that the process serves the graph `shape` after a live change, and counts what the change did.
     fn is_now(&mut self, shape: Shape) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.shape, shape);
         let counters = self.world.counters();
@@ -267,7 +270,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks that an added export has the same content as the first export.
+    /// Checks that the export `second`, which a live change added, has the content of the export `vol`.
     fn check_second(&self) -> Result<(), Failure> {
         let running = self.running.as_ref().expect("the graph runs");
         let portal = running.live.portal("second").expect("the spec has the export second");
@@ -281,7 +284,8 @@ impl Trial {
         self.plugged.iter().enumerate().all(|(place, disk)| *disk == Some(place))
     }
 
-    /// Makes a disk fail during the change that neither graph needs.
+    /// In some live changes, makes a random disk fail flushes or writes: a disk whose loss the mirror survives in the
+    /// old and in the new graph.
     fn victim(&mut self, wish: &Wish, end: End) -> Result<(), Failure> {
         if self.ill.is_some() || self.plugged.contains(&None) || self.draw.below(3) > 0 {
             return Ok(());
@@ -303,7 +307,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns a random live change; `None` if the chosen change is not possible now.
+    /// Returns a random live change; `None` if the drawn type of change is not possible in the present graph.
     fn wish(&mut self) -> Result<Option<Wish>, Failure> {
         let (shape, wipe) = (self.shape.clone(), Vec::new());
         let mut wish = Wish { shape, wipe, due: Due::Done, keeps_bytes: false };
@@ -374,9 +378,9 @@ impl Trial {
         Ok(self.in_sync_now()?.iter().any(|n| shape.members.contains(n)))
     }
 
-    /// Whether the result of the change is certain. Either a member that remains and is not `ill` has every write; or
-    /// no member that remains has every write, so the change is refused. In the second case the `ill` member must not
-    /// remain, because it may come in sync meanwhile.
+    /// Whether the result of a change to `shape` is certain, although a member may be `ill`. Either a member with every
+    /// write stays in the graph and is not `ill`; or no member with every write stays, so the server refuses the
+    /// change. In the second case the `ill` member must not stay, because it may come in sync meanwhile.
     fn is_safe(&self, shape: &Shape) -> Result<bool, Failure> {
         let in_sync = self.in_sync_now()?;
         let mut stay = in_sync.iter().filter(|n| shape.members.contains(n)).peekable();

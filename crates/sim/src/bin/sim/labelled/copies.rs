@@ -1,5 +1,5 @@
-//! Resyncs and scrubs of the mirror while clients send requests. A resync is partial if the labels record the missed
-//! regions.
+//! Resyncs and scrubs of the mirror in the trial of labelled disks, while clients send requests. A resync copies only
+//! the missed regions if the labels record them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::Trial;
 use crate::trial::Failure;
 
 impl Trial {
-    /// Counts the resyncs that begin with a start.
+    /// Counts the members that the mirror is resyncing just after a start.
     pub(super) fn note_copies(&self) -> Result<(), Failure> {
         for member in self.report().members {
             let Some(progress) = member.progress.filter(|_| member.state == MemberState::Copying)
@@ -29,7 +29,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Resyncs members and begins scrubs at random times, while requests are in flight.
+    /// Sends the mirror commands for resync and scrub at one to four moments within `within`, while clients send
+    /// requests.
     pub(super) fn bring_back(&self, within: Duration) {
         if self.draw.below(3) == 0 {
             return;
@@ -50,8 +51,8 @@ impl Trial {
         });
     }
 
-    /// Takes a member out by a command after a pause, while other members are read and resynced. From then on the
-    /// mirror must not use the member's replies.
+    /// Takes member `disk` out of the mirror by a command after `pause`, while clients send requests. From then on the
+    /// mirror must not use replies of the member.
     pub(super) fn take_out(&self, disk: usize, pause: Duration) {
         let (member, data) = (self.shape.member(disk), self.data());
         let (world, disk) = (self.world.clone(), self.disks[disk].clone());

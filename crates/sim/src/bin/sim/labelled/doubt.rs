@@ -1,7 +1,7 @@
-//! Labelled graphs over disks that break the contract: torn writes damage other sectors, or one disk ignores flushes,
-//! loses writes or misdirects them. A graph must start, or be refused with a reason and then start without that disk.
-//! No code may panic or loop forever, and in the end the copies are identical. `docs/testing.md` describes the damage
-//! that such disks may cause.
+//! The trial of labelled graphs over disks that break the contract: torn writes damage other sectors, or one disk
+//! ignores flushes, loses writes or misdirects them. The graph must start, or be refused with a reason and then start
+//! without that disk. No code may panic or loop forever, and at the end all members have the same bytes.
+//! `docs/testing.md` describes the damage that such disks may cause.
 
 use std::time::Duration;
 
@@ -13,24 +13,26 @@ use sim::{Count, Faults, Profile, Promise};
 use super::{Ask, IN_SYNC, LIMIT, Start, Trial, wrong};
 use crate::trial::Failure;
 
-/// Divisor of the number of seeds about labelled disks: so many of them have such disks.
+/// One in `SHARE` seeds with labelled graphs has disks that break the contract.
 const SHARE: u64 = 8;
 
-/// The way in which the disks of a seed break the contract.
+/// How the simulated disks of a seed break the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// On every disk, a torn write damages neighbouring sectors, or the sector that it ends in.
+    /// A power cut that tears a write also damages neighbouring sectors, or the sector in which it stopped, on every
+    /// disk. The profile says which.
     Tears(Profile),
-    /// One disk acknowledges flushes without carrying them out.
+    /// The disk with this number acknowledges flushes without effect.
     IgnoresFlushes(usize),
-    /// One disk acknowledges writes, and loses some of them.
+    /// The disk with this number acknowledges all writes, and loses some of them.
     LosesWrites(usize),
-    /// One disk misdirects some writes.
+    /// The disk with this number puts some writes at another address.
     Misdirects(usize),
 }
 
 impl Doubt {
-    /// Returns the random way in which the disks of a seed break the contract; `None` if they do not.
+    /// Draws how the disks of a seed break the contract; `None` if all disks keep the contract, as in most seeds.
+    /// `disks`: the number of the mirror's members.
     pub fn draw(seed: u64, disks: usize) -> Option<Self> {
         let draw = Stream::new(seed, "doubt", 0);
         let one = draw.below(disks as u64) as usize;
@@ -43,7 +45,8 @@ impl Doubt {
         })
     }
 
-    /// Returns the profile of a disk. `honest` is its profile if the disk keeps the contract.
+    /// Returns the profile of the disk number `disk` in this seed. `honest`: the profile of a disk that keeps the
+    /// contract.
     pub fn profile(self, disk: usize, honest: Profile) -> Profile {
         match self {
             Self::Tears(profile) => profile,
@@ -52,7 +55,7 @@ impl Doubt {
         }
     }
 
-    /// Returns the number of the only disk that lies about its writes; `None` if there is none.
+    /// Returns the number of the disk that ignores flushes, or loses or misdirects writes; `None` if no disk does.
     pub(super) fn liar(self) -> Option<usize> {
         match self {
             Self::Tears(_) => None,
@@ -71,8 +74,9 @@ impl Doubt {
         }
     }
 
-    /// Returns the guarantees about bytes that remain. Without checksums it is not known which of two copies is
-    /// right. A `remap` reuses physical blocks, so a lost write to such a block shows bytes of another logical block.
+    /// Returns the guarantees about the volume's bytes that the model still checks. Without checksums the mirror cannot
+    /// know which of two members is right. A `remap` reuses physical blocks, so a lost write to such a block shows
+    /// bytes of another logical block.
     fn promise(self, remap: bool) -> Promise {
         match self {
             Self::Tears(_) => Promise::Damage,
@@ -92,18 +96,19 @@ impl Doubt {
     }
 }
 
-/// The result of a start with such disks.
+/// The result of a start with disks that break the contract.
 enum Came {
-    /// The graph has started.
+    /// The graph has started with all disks.
     Whole,
-    /// The graph has started after the lying disk was unplugged.
+    /// The graph was refused at first, and has started after the simulator unplugged the disk that breaks the contract.
     WithoutLiar,
-    /// The graph has not started.
+    /// The graph starts neither with the disk that breaks the contract nor without it.
     Never,
 }
 
 impl Trial {
-    /// Runs some lives with such disks. Each life ends with a crash.
+    /// Runs the server process several times over disks that break the contract. Each run ends with a kill or a power
+    /// cut.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
         self.model.demand(doubt.promise(self.shape.remap));
         self.world.counters().add(doubt.count());
@@ -141,7 +146,8 @@ impl Trial {
         }
     }
 
-    /// Starts the process again, without the lying disk if the start is refused with it.
+    /// Starts the process again after a crash. If the start is refused, unplugs the disk that breaks the contract and
+    /// starts without it.
     fn doubtful_start(&mut self, doubt: Doubt) -> Result<Came, Failure> {
         let words = match self.start(Ask::default(), LIMIT)? {
             Start::Up => return self.check().map(|()| Came::Whole),
@@ -174,7 +180,8 @@ impl Trial {
         }
     }
 
-    /// Waits until all members are in sync, and makes them identical by a scrub.
+    /// Waits until all members are in sync, starts a scrub of the mirror, and checks that all members have the same
+    /// bytes.
     fn made_alike(&mut self) -> Result<(), Failure> {
         let mut scrubs = 0;
         for _ in 0..100 {

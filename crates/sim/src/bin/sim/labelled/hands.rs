@@ -1,4 +1,5 @@
-//! Changes that an operator makes to disks while no process runs, and their effect on the next start.
+//! Changes that a simulated operator makes to the disks of a labelled graph between two runs of the server, and the
+//! checks of the next start.
 
 use block::{ByteRange, Op, Reason};
 use meta::Area;
@@ -11,20 +12,19 @@ use super::steps::What;
 use super::{Ask, LIMIT, Load, Start, Trial, path, wrong};
 use crate::trial::Failure;
 
-/// The reason of a refusal if no member in sync is present. It must follow from the labels alone, without the
-/// knowledge of the last process: the start must not rely on state that was not durable (a mirror's record, section
-/// "When it is written").
+/// The reason with which a start must be refused if no member in sync is plugged in. The start must find the reason in
+/// the labels alone, because the states of members in the memory of the last process need not have been durable.
 pub(super) const NO_MEMBER: Reason = Reason::MirrorNoCurrentMember;
 
-/// Offsets in bytes of the copies of a label in its area (`docs/formats/label.md`), and the length of the part of a
-/// copy that is always used.
+/// Offsets in bytes of the two copies of a label in its area (`docs/formats/label.md`), and the number of bytes at the
+/// begin of a copy that are always in use.
 const COPIES: [u64; 2] = [64 << 10, 320 << 10];
 const COPY_BYTES: u64 = 1024;
 
-/// Divisor of the number of changes by the operator: so many of them are an overwrite by another program.
+/// One in `OVERWRITES` changes by the operator overwrites a disk, as another program might.
 const OVERWRITES: u64 = 10;
 
-/// A change that the operator makes to disks while no process runs.
+/// A change that the operator makes to the disks between two runs of the server process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hand {
     Nothing,
@@ -51,7 +51,8 @@ const HANDS: [Hand; 9] = [
 ];
 
 impl Trial {
-    /// Lets the operator change disks, and starts the process again. Some starts before that are interrupted.
+    /// Makes a random change to the disks between two runs of the process, and starts the process again. Before that,
+    /// some starts are interrupted.
     pub(super) fn between(&mut self) -> Result<(), Failure> {
         self.settle()?;
         if let Some(cut) = self.cut.take() {
@@ -78,7 +79,7 @@ impl Trial {
         self.up(Ask::default())
     }
 
-    /// Returns a random change by the operator.
+    /// Draws a change by the operator.
     fn hand(&self) -> Hand {
         match Stream::new(self.seed, "overwrite", self.life).below(OVERWRITES) {
             0 => Hand::Overwrite,
@@ -86,8 +87,8 @@ impl Trial {
         }
     }
 
-    /// Extends a truncated file to its former size. If the label at its end has become zeros, the disk must not be
-    /// used without a decision of the operator.
+    /// Extends the truncated file of disk `cut` to its former size, and starts the process. If the label at the end of
+    /// the file is lost, the start must be refused until the operator permits a new label.
     fn long_again(&mut self, cut: usize) -> Result<(), Failure> {
         self.put_all_back();
         self.disks[cut].grow_back();
@@ -108,7 +109,7 @@ impl Trial {
         }
     }
 
-    /// Runs some starts that are interrupted.
+    /// Starts the process some times, each time with a crash before or just after the graph is up.
     fn interrupted(&mut self, ask: Ask) -> Result<(), Failure> {
         for n in 0.. {
             let what = What::Interruption(n);
@@ -168,7 +169,7 @@ impl Trial {
         self.world.counters().add(Count::Swapped);
     }
 
-    /// Flips a bit of a label. The copy of the same generation at the other end of the disk has no fault.
+    /// Flips a bit in one copy of a random member's label. The copy at the other end of the disk stays intact.
     fn rot(&mut self) {
         self.put_all_back();
         let any = self.any_member();
@@ -179,8 +180,9 @@ impl Trial {
         }
     }
 
-    /// Overwrites the front of a member, as another program might do. The member must be copied completely. If no
-    /// other member certainly has every write, the start may be refused.
+    /// Overwrites the front of a random member, with its label, as another program might, and starts the process. The
+    /// mirror must resync the whole member. The start may be refused if the labels show no other member with every
+    /// write.
     fn overwrite(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
@@ -206,14 +208,15 @@ impl Trial {
         }
     }
 
-    /// Plugs every disk in at its own path.
+    /// Plugs every disk of the trial in at its own path.
     fn put_all_back(&mut self) {
         for n in 0..self.disks.len() {
             self.plug(n, Some(n));
         }
     }
 
-    /// Unplugs a member for one life, if another member has its writes.
+    /// Runs the process once without a random member, if another member has every write; then plugs the member in and
+    /// starts again.
     fn without(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
@@ -276,13 +279,13 @@ impl Trial {
         }
     }
 
-    /// Returns a random member for an old `trust` in the spec, in half of the cases.
+    /// Returns a random member that the spec trusts from an earlier decision; `None` in half of the cases.
     fn leftover(&self) -> Option<usize> {
         (self.draw.below(2) == 0).then(|| self.any_member())
     }
 
-    /// Unplugs the only member in sync. The graph must not start without it, even with a `trust` in the spec, unless
-    /// another member has every acknowledged write, because its resync ended just before the process did.
+    /// Unplugs disk `only`, the only member in sync. The start must be refused, even with a `trust` in the spec, unless
+    /// another member has every acknowledged write because its resync ended just before the process did.
     fn stale_alone(&mut self, only: usize) -> Result<(), Failure> {
         self.plug(only, None);
         let leftover = self.leftover().filter(|n| *n != only);
@@ -304,7 +307,8 @@ impl Trial {
         }
     }
 
-    /// Replaces the content of a member by an older image, which must never count as the newest.
+    /// Replaces the content of a random member by an older image, and starts the process. The mirror must not take the
+    /// old content for the newest.
     fn old_image(&mut self) -> Result<(), Failure> {
         let any = self.any_member();
         let other = self.in_sync.iter().copied().find(|n| *n != any);
@@ -329,7 +333,7 @@ impl Trial {
         }
     }
 
-    /// Copies one member onto another. Of two disks with the same label, neither may be used.
+    /// Copies the content of one member onto another. The start must be refused, because two disks have the same label.
     fn twin(&mut self) -> Result<(), Failure> {
         let (one, two) = self.two_members();
         let own = self.disks[two].image();
@@ -349,7 +353,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Starts the graph with each of two members alone. With both members it must be refused as split brain.
+    /// Runs the graph on each of two members alone, with other writes. The start with both members must then be refused
+    /// as split brain.
     fn apart(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         if self.in_sync.len() < 2 {
@@ -424,8 +429,8 @@ impl Trial {
         }
     }
 
-    /// Starts the graph on another machine. The start must be refused exactly if the disks are still open on the
-    /// first machine.
+    /// Starts the graph on another machine. The start must be refused if labels are still open on the first machine,
+    /// and only then.
     fn elsewhere(&mut self) -> Result<(), Failure> {
         let open = self.labels()?.iter().any(|(_, label)| label.holder.is_some());
         match self.start(Ask { elsewhere: true, ..Ask::default() }, LIMIT)? {

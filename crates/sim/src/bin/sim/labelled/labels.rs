@@ -1,4 +1,5 @@
-//! The labels, read directly from the disks while no process runs, and the results that the next start must have.
+//! The labels of a labelled graph, read directly from the simulated disks between two runs of the server, to predict
+//! the result of the next start.
 
 use std::rc::Rc;
 
@@ -11,8 +12,8 @@ use super::{Trial, VOLUME_BYTES, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// Returns the labels of the graph's disks that are plugged in, with the numbers of the disks. The disk outside
-    /// of the mirror comes last.
+    /// Reads the labels of the graph's disks that are plugged in. Returns them with the disk numbers; the disk outside
+    /// of the mirror is the last.
     pub(super) fn labels(&self) -> Result<Vec<(usize, Label)>, Failure> {
         let members = self.plugged.iter().flatten().filter(|n| self.shape.members.contains(n));
         let members = members.map(|n| (*n, &self.disks[*n], self.shape.data_bytes()));
@@ -28,13 +29,13 @@ impl Trial {
         members.chain(beside).map(label).collect()
     }
 
-    /// Whether a member is plugged in that certainly has every write: it has the newest record of the mirror, and is
-    /// in sync by this record.
+    /// Whether a member is plugged in that, by the labels, certainly has every acknowledged write: it has the newest
+    /// record of the mirror, and the record says it is in sync.
     pub(super) fn somebody(&self) -> Result<bool, Failure> {
         Ok(!self.whole()?.is_empty())
     }
 
-    /// Returns the members that certainly have every write.
+    /// Returns the disk numbers of the plugged-in members that, by the labels, certainly have every acknowledged write.
     fn whole(&self) -> Result<Vec<usize>, Failure> {
         let records = self.records()?;
         let newest = records.iter().map(|(_, record)| record.generation.events).max();
@@ -46,12 +47,12 @@ impl Trial {
         Ok(records.iter().filter(is_whole).map(|(n, _)| *n).collect())
     }
 
-    /// Whether a member other than `disk` certainly has every write, as in [`Trial::somebody`].
+    /// Whether a member other than `disk` certainly has every acknowledged write, as in [`Trial::somebody`].
     pub(super) fn another_is_whole(&self, disk: usize) -> Result<bool, Failure> {
         Ok(self.whole()?.into_iter().any(|n| n != disk))
     }
 
-    /// Whether the label of a member is the only one that records no other member as in sync.
+    /// Whether only the label of disk `disk` records that no other member is in sync.
     pub(super) fn knows_more(&self, disk: usize) -> Result<bool, Failure> {
         let name = self.shape.member(disk);
         let alone = |record: &Record| {
@@ -63,7 +64,7 @@ impl Trial {
         Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
     }
 
-    /// Returns the mirror's records in the labels, each with the number of its disk.
+    /// Reads the mirror's record from each label. Returns the records with the disk numbers.
     fn records(&self) -> Result<Vec<(usize, Record)>, Failure> {
         let record = |(n, label): (usize, Label)| {
             let cell = label.cells.get("m")?;
@@ -81,8 +82,9 @@ impl Trial {
         Ok(records)
     }
 
-    /// Checks the labels after the graph was closed. If the close succeeded, all labels must be marked as closed. If
-    /// it failed, at least one member is out of service, and the labels of the others must be marked as closed.
+    /// Checks the labels after the process has closed the graph with the result `closed`. After a success all labels
+    /// must be marked as closed. After an error at least one member must be out of service, and the labels of the
+    /// members in sync must be marked as closed.
     pub(super) fn closed_in_order(&self, closed: Result<()>) -> Result<(), Failure> {
         if let Err(error) = &closed
             && self.in_sync.len() == self.shape.members.len()

@@ -1,15 +1,15 @@
-//! Graphs over labelled disks, opened and changed as `cairn serve` does. Power cuts and kills come at any moment,
-//! also during a start or a live change. Between two runs of the process the operator may do anything to the disks. A
-//! stale member must never be read.
+//! The trial of labelled disks: the simulated server opens a graph and changes it as `cairn serve` does. Power cuts and
+//! kills come at any moment, also during a start or a live change. Between two runs of the server the operator may do
+//! anything to the disks. The mirror must never read a stale member.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | the runs of the process, each called a life |
+//! | `mod.rs` | the runs of the server process, and the checks |
 //! | `shape.rs` | the graph: a mirror, and the devices above and below it |
 //! | `beside.rs` | a disk outside of the mirror, and its older images |
 //! | `copies.rs` | resync and scrub of the mirror |
 //! | `changes.rs` | live changes of the graph while clients send requests |
-//! | `hands.rs` | changes that an operator makes to disks between two lives |
+//! | `hands.rs` | changes that an operator makes to disks between two runs of the server process |
 //! | `doubt.rs` | disks that break the contract |
 //! | `steps.rs` | the steps of a trial, and their removal |
 //! | `trouble.rs` | one disk with errors, or with late replies |
@@ -50,13 +50,13 @@ use shape::Shape;
 use steps::What;
 pub use steps::{History, Step, shrink};
 
-/// Bytes of a labelled disk that are not its data.
+/// Bytes of a labelled disk that the two areas of its label take.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
-/// Size of the volume in bytes.
+/// Size in bytes of the volume that clients use.
 const VOLUME_BYTES: u64 = 64 << 10;
 
-/// Longest time, in virtual time, of background work of devices without requests of clients.
+/// Longest virtual time that devices (such as `remap`) need for background work without clients' requests.
 const QUIET: Duration = Duration::from_secs(10);
 
 const IN_SYNC: MemberState = MemberState::InSync;
@@ -64,60 +64,62 @@ const IN_SYNC: MemberState = MemberState::InSync;
 const HERE: [u8; 16] = [1; 16];
 const THERE: [u8; 16] = [2; 16];
 
-/// The random course of a life of the process.
+/// The random plan for one run of the server process.
 struct Course {
     end: End,
     changes: u64,
     clients: u64,
 }
 
-/// The end of a life of the process.
+/// How one run of the server process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Stop,
     PowerAfter(Duration),
     KillAfter(Duration),
-    /// The process is killed about when a member has failed, before most labels record the failure.
+    /// A kill shortly after the mirror has failed a member, before most labels record the failure. The time limits the
+    /// wait for the failure.
     KillAtFailure(Duration),
-    /// The life ends with this crash during a live change.
+    /// A kill or power cut during a live change that begins after this time.
     InChange(Duration, Crash),
 }
 
-/// The end of a life that is not in order.
+/// How a run of the server process ends without a close: by a kill of the process, or by a power cut of all disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Crash {
     Kill,
     Power,
 }
 
-/// The operations in a life besides the requests of clients.
+/// Whether the simulator makes live changes of the graph during a run of the server process, besides the clients'
+/// requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// No other operations.
+    /// No live changes.
     Steady,
-    /// Live changes of the graph.
+    /// Some random live changes.
     Changing,
 }
 
-/// The parameters of a start.
+/// The flags and the spec options that the simulator gives to a start of the process.
 #[derive(Clone, Copy, Default)]
 struct Ask {
     degraded: bool,
     elsewhere: bool,
-    /// The member that is trusted at this start (`--trust`).
+    /// Disk number of the member that the start trusts, as with `--trust`.
     trust: Option<usize>,
-    /// The member that the spec trusts, from an earlier decision of the operator.
+    /// Disk number of the member that the spec trusts (option `trust`) from an earlier decision of the operator.
     leftover: Option<usize>,
-    /// The disk that gets a label even if it has data (`wipe`).
+    /// Number of the disk that gets a new label even if it holds data (option `wipe`).
     wipe: Option<usize>,
 }
 
-/// The result of a start.
+/// The result of a start of the server process.
 enum Start {
     Up,
-    /// The start was refused: the reason of the first error, and all errors.
+    /// The process refused to start: the reason of the first error, and all errors.
     Refused(Option<Reason>, Refusal),
-    /// The graph was not up within the time limit.
+    /// The start did not end within the time limit.
     Unfinished,
 }
 
@@ -137,46 +139,47 @@ struct Trial {
     draw: Stream,
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
-    /// A labelled disk outside of the mirror, if the graph has one.
+    /// The labelled disk that is no member of the mirror; `None` if the graph has no such disk.
     beside: Option<Beside>,
-    /// For each path, the number of the disk that is plugged in there; `None` if there is no disk.
+    /// For each path, by number, the number of the disk plugged in there; `None` if no disk is there.
     plugged: Vec<Option<usize>>,
-    /// An older image of each disk, from a time when no process ran; `None` if the disk was not in the graph then.
+    /// An older content of each disk, by disk number, from a time when no process ran; `None` if the disk was not in
+    /// the graph then.
     images: Vec<Option<Image>>,
-    /// Whether the disks can zero ranges, so that the graph does not emulate it.
+    /// Whether the disks can write zeroes by themselves; otherwise devices of the graph write zeros as data.
     zeroes: bool,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     running: Option<Running>,
-    /// Numbers of the members that were in sync when the process ended.
+    /// Disk numbers of the members that were in sync when the last process ended.
     in_sync: Vec<usize>,
-    /// Number of the disk that has, or had, errors or late replies in this life. Its last flush may have failed, and
-    /// the mirror may have taken it out.
+    /// Number of the disk that has had errors or late replies in this run of the process. The disk's last flush may
+    /// have failed, and the mirror may have taken the disk out.
     ill: Option<usize>,
-    /// Number of the disk that a command takes out of the mirror in this life.
+    /// Number of the disk that a command takes out of the mirror in this run of the process.
     leaving: Option<usize>,
-    /// Number of the disk whose file was truncated in this life.
+    /// Number of the disk whose file the simulator truncated in this run of the process.
     cut: Option<usize>,
-    /// Numbers of the disks that were ever in the graph.
+    /// Numbers of the disks that have been in the graph so far.
     used: BTreeSet<usize>,
-    /// Whether labels may record different specs, because a crash interrupted a live change. Until the graph starts
-    /// again, all disks are needed.
+    /// Whether labels may record different specs, because a crash interrupted a live change. Until the next successful
+    /// start all disks must be plugged in.
     torn: bool,
-    /// The graphs before and after that live change, if either may start.
+    /// The graphs before and after an interrupted live change, if either of them may start.
     between: Option<[Shape; 2]>,
-    /// The way in which disks break the contract; `None` if they do not.
+    /// How the disks break the contract of disks; `None` if all disks keep the contract.
     doubt: Option<Doubt>,
-    /// Number of the present life. A life that begins within a change by the operator has a number between two
-    /// others.
+    /// Number of the present run of the server process. A run that is part of a change by the operator has a number
+    /// between those of two other runs.
     life: u64,
     history: History,
 }
 
-/// Runs the trial of a seed, without the steps that `history` removes.
+/// Runs the trial of labelled disks of a seed, without the steps that `history` leaves out.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first rule that the seed broke.
 pub fn run(seed: u64, history: &History) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed, history)?;
     match trial.doubt {
@@ -212,7 +215,8 @@ impl Drop for Trial {
 }
 
 impl Trial {
-    /// Runs all lives of the process, with changes by the operator between them.
+    /// Runs the server process several times, and lets the operator change the disks after each run. Then checks that
+    /// all members come in sync.
     fn all_lives(&mut self) -> Result<(), Failure> {
         let lives = Stream::new(self.seed, "lives", 0).within(2, 6);
         for n in 0..lives {
@@ -284,14 +288,15 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Begins a life. Its random numbers do not depend on earlier lives.
+    /// Begins the run number `life` of the process. Its random numbers do not depend on earlier runs.
     fn enters(&mut self, life: u64) {
         self.life = life;
         self.starts = (life + 1) << 8;
         self.world.reseed(life + 1);
     }
 
-    /// Returns whether a step must be carried out. If so, later random numbers come from the stream of the step.
+    /// Whether the trial carries out the step `what` of this run. If so, later random numbers come from the step's own
+    /// stream.
     fn takes(&mut self, what: What) -> bool {
         let step = Step { life: self.life, what };
         let takes = self.history.takes(step) || what == What::End;
@@ -301,13 +306,13 @@ impl Trial {
         takes
     }
 
-    /// Records a description of the step that is carried out.
+    /// Records what a step does, in words, for the output of `sim --shrink`.
     fn note(&self, what: What, words: String) {
         self.history.note(Step { life: self.life, what }, words);
     }
 
-    /// Starts the process within the time `limit`. Tries again while operations of the previous process keep disks
-    /// locked.
+    /// Starts the server process within the virtual time `limit`. Tries again while operations of the previous process
+    /// keep disks locked. Also compares the result with what `cairn check` finds on the disks before.
     fn start(&mut self, ask: Ask, limit: Duration) -> Result<Start, Failure> {
         (self.ill, self.leaving) = (None, None);
         let wanted = Wanted {
@@ -339,8 +344,9 @@ impl Trial {
         Ok(start)
     }
 
-    /// Returns the number of NBD connections of clients; 0 if they have direct access to the graph. Trials with
-    /// `doubt` have none, because they check the kinds of errors, and NBD only transfers error numbers.
+    /// Returns the number of the clients' NBD connections in this seed; 0 if clients send requests directly into the
+    /// engine. Trials with `doubt` have none, because they check the kinds of errors, and NBD only transfers error
+    /// numbers.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 0);
         match draw.below(3) {
@@ -349,13 +355,14 @@ impl Trial {
         }
     }
 
-    /// Starts the process. The graph must start, and pass all checks.
+    /// Starts the server process, which must succeed. Then verifies the volume, and checks that members in sync have
+    /// the same bytes.
     fn up(&mut self, ask: Ask) -> Result<(), Failure> {
         self.begin(ask)?;
         self.came_up()
     }
 
-    /// Checks a graph just after its start, before any other write. Members in sync must be identical.
+    /// Verifies the volume just after a start, before any write, and checks that members in sync have the same bytes.
     fn came_up(&self) -> Result<(), Failure> {
         // A remap writes on its own from the start on.
         if !self.shape.remap {
@@ -364,7 +371,7 @@ impl Trial {
         self.check()
     }
 
-    /// Starts the process. The graph must start.
+    /// Starts the server process, which must succeed.
     fn begin(&mut self, ask: Ask) -> Result<(), Failure> {
         match self.start(ask, LIMIT)? {
             Start::Up => {}
@@ -378,7 +385,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Reads the whole volume, and checks the bytes.
+    /// Reads the whole volume through a client, and compares the bytes with the model.
     fn check(&self) -> Result<(), Failure> {
         let worker = self.worker(self.starts << 48);
         self.world.block_on(worker.verify())?;
@@ -415,7 +422,7 @@ impl Trial {
         }
     }
 
-    /// Whether a disk ignores flushes, or loses or misdirects writes.
+    /// Whether a disk of this seed ignores flushes, or loses or misdirects writes.
     fn lies(&self) -> bool {
         self.doubt.is_some_and(|doubt| doubt.liar().is_some())
     }
@@ -425,7 +432,7 @@ impl Trial {
         now.graph.report(now.graph.member("m").expect("the spec has the mirror m"))
     }
 
-    /// Sends a command to the mirror.
+    /// Sends a command to the mirror of the running graph, and returns the answer.
     fn ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
         let now = self.now();
         answered(
@@ -443,12 +450,13 @@ impl Trial {
         Ok(disks.filter(|(_, member)| member.state == IN_SYNC).map(|(disk, _)| *disk).collect())
     }
 
-    /// Returns the number of a random disk beneath the mirror.
+    /// Returns the disk number of a random member of the mirror.
     fn any_member(&self) -> usize {
         self.draw.pick(&self.shape.members)
     }
 
-    /// Runs a life: clients send requests, one member may fail, and the process ends in a random way.
+    /// Runs the server process from its start to a random end, while clients send requests, and with faults of at most
+    /// one member.
     fn life(&mut self, load: Load) -> Result<(), Failure> {
         let Course { end, changes, clients } = self.course(load);
         let mut is_late = false;
@@ -493,7 +501,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns the random course of a life.
+    /// Draws the plan for a run of the server process.
     fn course(&mut self, load: Load) -> Course {
         if !self.takes(What::Life) {
             return Course { end: End::Stop, changes: 0, clients: 0 };
@@ -517,7 +525,7 @@ impl Trial {
         Course { end, changes, clients }
     }
 
-    /// Ends the life in the way `end`.
+    /// Ends the run of the server process as `end` says.
     fn come_to(&mut self, end: End) -> Result<(), Failure> {
         match end {
             End::Stop => {
@@ -554,8 +562,8 @@ impl Trial {
         self.judge()
     }
 
-    /// Lets the world run until a member has failed, in steps so short that little else happens; at most for
-    /// `limit`.
+    /// Lets virtual time pass until the mirror has failed a member, in steps so short that little else happens; at most
+    /// about `limit`.
     fn until_failed(&self, limit: Duration) -> Result<(), Failure> {
         let step = Duration::from_nanos(self.draw.within(5_000, 100_000));
         let until = self.world.env().now().after(limit.max(step * 20));
@@ -571,7 +579,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Flushes and closes the graph, as `cairn serve` does at its stop.
+    /// Stops the server process as `cairn serve` does: flushes the graph and closes the labels.
     fn stop(&mut self) -> Result<(), Failure> {
         self.running.as_ref().expect("the graph runs").quiesce(&self.world)?;
         // A disk that failed an earlier flush is out by now.
@@ -617,12 +625,13 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until the operations of the dead process have ended. Before that no disk changes its place.
+    /// Waits until the disks have ended all operations of the last process. Only then may the operator change disks.
     fn settle(&self) -> Result<(), Failure> {
         Ok(self.world.run(self.world.env().now().after(Duration::from_secs(5)))?)
     }
 
-    /// Checks, with all disks present and without faults, that all members come in sync and are identical.
+    /// Ends the trial: with all disks plugged in and without faults, all members must come in sync, have the same
+    /// bytes, and pass a verification.
     fn all_back(&mut self) -> Result<(), Failure> {
         self.finish()?;
         for _ in 0..100 {
@@ -650,13 +659,13 @@ impl Trial {
         self.judge()
     }
 
-    /// Returns the range of a disk between its two label areas.
+    /// Returns the byte range of a disk's data, between the two areas of its label.
     fn data(&self) -> ByteRange {
         ByteRange::new(meta::DATA_START, self.shape.data_bytes())
             .expect("the data area has at least one byte")
     }
 
-    /// Checks that members in sync are identical.
+    /// Checks that all members in sync have the same bytes.
     fn alike(&self) -> Result<(), Failure> {
         let data = self.data();
         let first = self.disks[self.in_sync_now()?[0]].peek(data);

@@ -1,59 +1,62 @@
-//! The graph of a trial: a mirror over labelled disks, with optional devices below and above it.
+//! The graph in the trial of labelled disks: a mirror over labelled disks, with optional devices below and above the
+//! mirror.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use sim::draw::Stream;
 
-/// All kinds of devices in such graphs.
+/// Kinds of the devices above disks that graphs of this trial may have.
 pub const KINDS: [&str; 6] = ["mirror", "remap", "pass", "crypt", "delay", "limit"];
 
-/// Kinds that pass bytes on unchanged. Live changes add and remove such devices above all others.
+/// Kinds of devices that change no bytes. Live changes add and remove such devices above all others.
 pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
 
-/// Options of an encryption whose key slots need little computing time.
+/// Options of a `crypt` device whose key slots need little computing time.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// Additional bytes of a disk for a remap: its map, and more physical blocks than there are logical blocks.
+/// Bytes that a disk has in addition if a `remap` is above: for its map, and for more physical blocks than logical
+/// blocks.
 const MAP_BYTES: u64 = 192 << 10;
 
-/// The name of the disk outside of the mirror.
+/// Name in the spec of the labelled disk that is no member of the mirror.
 const BESIDE: &str = "beside";
 
-/// The devices of a graph.
+/// The graph of a trial of labelled disks, from which its spec is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Numbers of the disks beneath the mirror.
+    /// Disk numbers of the mirror's members.
     pub members: Vec<usize>,
-    /// Timeout of the mirror for a member in seconds, if the spec sets one.
+    /// Option `timeout` of the mirror for a member, in seconds; `None` for the default.
     pub timeout_s: Option<u64>,
-    /// Timeout of the labelled disks in seconds, if the spec sets one. With an even number the disks are opened
-    /// through the page cache.
+    /// Option `timeout` of the labelled disks, in seconds; `None` for the default. With an even number the disks are
+    /// opened through the page cache.
     pub disk_timeout_s: Option<u64>,
-    /// Whether the bitmap of the mirror has several regions, which are marked as clean soon.
+    /// Whether the mirror's bitmap has many small regions, which the mirror marks as clean after a short time.
     pub regions: bool,
-    /// Whether one of at least three members is a spare.
+    /// Whether the mirror keeps one member as a spare, if it has at least three members.
     pub spare: bool,
-    /// Whether there is a device between each disk and the mirror.
+    /// Whether a `pass` device is between each disk and the mirror.
     pub below: bool,
-    /// Whether a `remap` is above the mirror.
+    /// Whether the graph has a `remap` above the mirror.
     pub remap: bool,
-    /// Whether an encryption is above the mirror and the `remap`.
+    /// Whether the graph has a `crypt` above the mirror and the `remap`.
     pub crypt: bool,
-    /// Whether a table above these devices leaves out the first block.
+    /// Whether the graph has a table above mirror, `remap` and `crypt` that leaves out the first 4 KiB.
     pub shifted: bool,
-    /// Kinds of the devices above all of these, the lowest first.
+    /// Kinds of the topmost devices, which change no bytes, from the lowest to the highest.
     pub clear: Vec<&'static str>,
-    /// Whether a second export, read-only, has the same content.
+    /// Whether the graph has a second, read-only export of the same volume.
     pub second: bool,
-    /// Whether the graph has a labelled disk outside of the mirror, with an export of its own.
+    /// Whether the graph has a labelled disk that is no member of the mirror, with an export of its own.
     pub beside: bool,
-    /// Timeout of a mirror over raw disks in seconds, if the graph has such a mirror.
+    /// Option `timeout`, in seconds, of an additional mirror over disks without labels; `None` if the graph has no such
+    /// mirror.
     pub raw_timeout_s: Option<u64>,
 }
 
 impl Shape {
-    /// Returns the random shape of a seed, over the first `disks` disks.
+    /// Draws the graph of a seed. Its mirror is over the disks with numbers below `disks`.
     pub fn draw(draw: &Stream, disks: usize) -> Self {
         // Not a `crypt`: it needs its disk to open, so a mirror could not come up without it.
         let below = draw.below(3) == 0;
@@ -75,23 +78,23 @@ impl Shape {
         }
     }
 
-    /// Returns the number of bytes of a disk without its label.
+    /// Returns the number of data bytes of a labelled disk, without the areas of its label.
     pub fn data_bytes(&self) -> u64 {
         super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
     }
 
-    /// Returns the names of all labelled disks.
+    /// Returns the names in the spec of all labelled disks.
     pub fn names(&self) -> BTreeSet<String> {
         let beside = self.beside.then(|| BESIDE.to_owned());
         self.members.iter().map(|n| name(*n)).chain(beside).collect()
     }
 
-    /// Returns the name of a member of the mirror.
+    /// Returns the name in the spec of the mirror's member on the disk number `disk`.
     pub fn member(&self, disk: usize) -> String {
         if self.below { format!("b{disk}") } else { name(disk) }
     }
 
-    /// Returns the kinds of the devices in the graph.
+    /// Returns the kinds of the devices above disks in the graph.
     pub fn kinds(&self) -> Vec<&'static str> {
         let below = self.below.then_some("pass");
         let crypt = self.crypt.then_some("crypt");
@@ -105,7 +108,7 @@ impl Shape {
             .collect()
     }
 
-    /// Returns the spec of the graph. `trust` is the trusted member.
+    /// Returns the TOML text of the graph's spec. `trust`: the disk number of the member that the mirror trusts.
     pub fn text(&self, trust: Option<usize>) -> String {
         let mut text = "name = \"g\"\n[disk]\n".to_owned();
         for n in &self.members {
@@ -143,7 +146,8 @@ impl Shape {
         text
     }
 
-    /// Returns the options of the labelled disks.
+    /// Returns the spec text of the options `timeout` and `cache` of each labelled disk; empty if the spec sets no
+    /// timeout.
     fn opened(&self) -> String {
         let Some(timeout) = self.disk_timeout_s else { return String::new() };
         let cache = if timeout % 2 == 0 { ", cache = \"buffered\"" } else { "" };
@@ -168,7 +172,7 @@ impl Shape {
         line(text, "m", &fields);
     }
 
-    /// Adds the devices above the mirror to the spec, and returns the name of the topmost one.
+    /// Adds the devices above the mirror to the spec `text`. Returns the name of the topmost device.
     fn above(&self, text: &mut String) -> &'static str {
         let mut top = "m";
         if self.remap {
@@ -199,7 +203,7 @@ impl Shape {
     }
 }
 
-/// Returns the name of a disk.
+/// Returns the name in the spec of the disk with the number `disk`.
 pub fn name(disk: usize) -> String {
     format!("d{disk}")
 }

@@ -1,5 +1,5 @@
-//! The steps of a trial. Each step has a stream of random numbers of its own, so that its removal does not affect
-//! other steps.
+//! The steps of a trial of labelled disks, which `sim --shrink` can leave out. Each step has its own stream of random
+//! numbers, so that the other steps stay the same without it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,35 +8,36 @@ use std::rc::Rc;
 
 use sim::draw::Stream;
 
-/// A step of a trial: an action in a life of the process.
+/// A step of a trial of labelled disks: one action in a run of the server process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Step {
-    /// Number of the life. A life that begins within a change by the operator has a number of its own.
+    /// Number of the run of the server process. A run that is part of a change by the operator has its own number.
     pub life: u64,
     pub what: What,
 }
 
-/// The action of a step.
+/// The action of a step of the trial.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// The course and the end of the life. Without this step the process is closed in order at once.
+    /// Draws the number of clients, the number of live changes and the end of the process's run. Without this step the
+    /// process starts and stops at once.
     Life,
-    /// The faults of the life.
+    /// Gives one disk errors or late replies, or takes a member out by a command.
     Trouble,
-    /// A client of the life.
+    /// Starts the client with this number.
     Client(u64),
-    /// A live change in the life.
+    /// Makes the live change with this number.
     Change(u64),
-    /// The end of the life. This step is always carried out.
+    /// Ends the process's run. The trial never leaves out this step.
     End,
-    /// The change by the operator after the life.
+    /// Lets the operator change disks after the process's run.
     Hand,
-    /// An interrupted start before the next life.
+    /// Interrupts the start with this number before the next run of the process.
     Interruption(u64),
 }
 
 impl Step {
-    /// Returns the stream of the step's random numbers.
+    /// Returns the stream of random numbers that only this step uses.
     pub fn stream(self, seed: u64) -> Stream {
         let (name, n) = match self.what {
             What::Life => ("life", 0),
@@ -57,7 +58,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps that were carried out, and the steps to leave out.
+/// The steps that a trial has carried out, and the steps that it must leave out.
 #[derive(Clone, Default)]
 pub struct History {
     without: Rc<BTreeSet<Step>>,
@@ -65,29 +66,29 @@ pub struct History {
 }
 
 impl History {
-    /// Creates the history of a trial that leaves out the steps `without`.
+    /// Creates the history of a trial that leaves out `steps`.
     pub fn without(steps: &BTreeSet<Step>) -> Self {
         Self { without: Rc::new(steps.clone()), done: Rc::default() }
     }
 
-    /// Whether this step must be carried out.
+    /// Whether the trial carries out `step`, because the step is not among those to leave out.
     pub fn takes(&self, step: Step) -> bool {
         !self.without.contains(&step)
     }
 
-    /// Records that the step is carried out now.
+    /// Records that the trial carries out `step` now, with its description.
     pub fn note(&self, step: Step, words: String) {
         self.done.borrow_mut().push((step, words));
     }
 
-    /// Returns the steps that were carried out, with their descriptions.
+    /// Returns the steps that the trial has carried out, in order, with their descriptions.
     pub fn done(&self) -> Vec<(Step, String)> {
         self.done.borrow().clone()
     }
 }
 
-/// Removes steps as long as the trial still fails without them (`fails`), first many together, then one by one.
-/// Returns the steps that can be left out.
+/// Finds the steps that a failing trial does not need. Leaves out groups of steps, first large, then single, as long as
+/// `fails` returns `true` for the steps left out. Returns the steps that can be left out.
 pub fn shrink(steps: &[Step], mut fails: impl FnMut(&BTreeSet<Step>) -> bool) -> BTreeSet<Step> {
     let mut without = BTreeSet::new();
     let mut size = steps.len().next_power_of_two();

@@ -1,4 +1,5 @@
-//! One disk with errors, or with late replies, while the process runs.
+//! Faults of one member in the trial of labelled disks while the server process runs: errors, late replies, or a
+//! truncated file.
 
 use std::time::Duration;
 
@@ -10,18 +11,20 @@ use super::steps::What;
 use super::{End, Trial};
 use crate::trial::Failure;
 
-/// Longest wait of a life for resyncs, before replies are late.
+/// Longest virtual time that the trial waits for resyncs at the begin of a process's run, before it makes a disk's
+/// replies late.
 const COPIES_WITHIN: Duration = Duration::from_millis(200);
 
-/// The late replies of a disk in one life of the process.
+/// The late replies of one disk in a run of the server process.
 struct Late {
     faults: Faults,
-    /// The time at which a command takes the disk out, if one does. Late replies may still be missing then.
+    /// Time after which a command takes the disk out of the mirror, while late replies may still be missing; `None` for
+    /// no command.
     taken_out: Option<Duration>,
 }
 
 impl Late {
-    /// Returns late replies for one of three lives; otherwise `None`.
+    /// Draws the late replies for a run of the server process: in one of three runs; otherwise `None`.
     fn draw(seed: u64, life: u64) -> Option<Self> {
         let draw = Stream::new(seed, "late", life);
         let stall = draw.within(20_000, 300_000) as u32;
@@ -34,8 +37,8 @@ impl Late {
 }
 
 impl Trial {
-    /// Gives one member errors or late replies, or takes it out by a command. The other members can replace it.
-    /// Returns whether its replies are late.
+    /// Gives a random member errors or late replies, takes it out by a command, or truncates its file, if the other
+    /// members can replace it. Returns whether the member's replies are late.
     pub(super) fn trouble(&mut self, end: End, changes: u64) -> Result<bool, Failure> {
         let any = self.any_member();
         if self.plugged.contains(&None) {
@@ -62,7 +65,7 @@ impl Trial {
         Ok(late.is_some())
     }
 
-    /// Gives the disk `any` random errors; or takes it out, or truncates its file.
+    /// Draws errors for disk `any` and returns them; or takes the member out by a command, or truncates its file.
     fn errors(&mut self, any: usize, end: End, changes: u64) -> Result<Faults, Failure> {
         let none = Faults::default();
         let rate = self.draw.within(50_000, 500_000) as u32;
@@ -95,7 +98,7 @@ impl Trial {
         })
     }
 
-    /// Ends all faults of disks. Operations that hang fail.
+    /// Ends all faults of all disks. Operations without a reply fail now.
     pub(super) fn calm(&self) {
         for disk in &self.disks {
             disk.set_faults(Faults::default());
@@ -103,7 +106,8 @@ impl Trial {
         }
     }
 
-    /// Waits for the resyncs that began with the start. Otherwise most disks with late replies would not be in sync.
+    /// Waits until all members are in sync, at most [`COPIES_WITHIN`]. Otherwise most disks with late replies would be
+    /// out of sync.
     fn await_copies(&self) -> Result<(), Failure> {
         let env = self.world.env();
         let until = env.now().after(COPIES_WITHIN);
@@ -113,7 +117,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Waits until clients wait for late replies, and the mirror marks regions as clean.
+    /// Lets up to 50 ms of virtual time pass, so that clients wait for late replies, and the mirror marks regions as
+    /// clean.
     pub(super) fn hold_up(&self) -> Result<(), Failure> {
         let draw = Stream::new(self.seed, "held up", self.life);
         let pause = Duration::from_nanos(draw.within(1_000, 50_000_000));

@@ -1,4 +1,5 @@
-//! A check of the labels before each start, compared with the result of the start.
+//! Checks the labels as `cairn check` does before each start in the trial of labelled disks, and compares the findings
+//! with the result of the start.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,9 +16,9 @@ use super::{Ask, HERE, Start, THERE, Trial, path, wrong};
 use crate::trial::Failure;
 
 impl Trial {
-    /// Checks the labels on copies of the disks, in a separate world, so that the random numbers of the seed do not
-    /// change. `None` if the check cannot know the result of the next start, because a write is in flight, or because
-    /// the operator decides.
+    /// Checks the labels on copies of the disks as `cairn check` does, in a separate world, so that the seed's random
+    /// numbers stay the same. Returns `None` if the findings cannot predict the next start, because a write is in
+    /// flight, or because the start decides by flags or the spec.
     pub(super) fn checked(&self, ask: Ask) -> Result<Option<Vec<Finding>>, Failure> {
         let Ask { degraded: _, elsewhere, trust, leftover, wipe } = ask;
         let is_other = trust.is_some() || leftover.is_some() || wipe.is_some();
@@ -51,13 +52,13 @@ impl Trial {
         Ok(found?.ok())
     }
 
-    /// Whether the spec of the next start has a disk at this path.
+    /// Whether the spec of the next start has a disk at the path `at`.
     fn is_named(&self, at: &Path) -> bool {
         let is_beside = self.beside.is_some() && at == Path::new(super::beside::PATH);
         is_beside || self.shape.members.iter().any(|n| at == Path::new(&path(*n)))
     }
 
-    /// Returns the disks that are plugged in, by their paths.
+    /// Returns the disks that are plugged in, with their paths.
     fn disks_there(&self) -> Vec<(PathBuf, Rc<SimDisk>)> {
         let plugged = self.plugged.iter().enumerate();
         let disks = plugged.filter_map(|(at, n)| Some((path(at), self.disks[(*n)?].clone())));
@@ -65,8 +66,9 @@ impl Trial {
         disks.chain(beside).map(|(path, disk)| (PathBuf::from(path), disk)).collect()
     }
 
-    /// Compares the findings of a check with the start that followed. A start must be refused exactly if a finding
-    /// blocks it and is not waived. Differences between spec and labels are checked by the start alone.
+    /// Compares the findings of `cairn check` with the result of the start that followed. A finding that refuses the
+    /// start under the options `opening` must lead to a refused start, and a start that the labels refuse must have
+    /// such a finding. Only the start compares spec and labels.
     pub(super) fn compare(
         &self,
         findings: &[Finding],
@@ -89,7 +91,7 @@ impl Trial {
     }
 }
 
-/// Whether a start was refused because of the labels alone, without regard to its spec.
+/// Whether a start with the reason `why` was refused because of the labels alone, without regard to its spec.
 fn is_of_labels(why: Reason) -> bool {
     use Reason::{
         LabelDamaged, LabelDegraded, LabelDuplicate, LabelHeldByOtherHost, LabelMissing,
@@ -114,7 +116,7 @@ fn is_of_labels(why: Reason) -> bool {
     )
 }
 
-/// Reads the copies of the label on a disk.
+/// Reads all copies of the label on the disk at `path`.
 async fn inspect(env: &Env, path: &Path) -> block::Result<Inspection> {
     let kind = kinds::REGISTRY.find("path").expect("the registry has the kind path");
     let Maker::Disk { make, .. } = kind.maker else { unreachable!("the kind path is a disk") };

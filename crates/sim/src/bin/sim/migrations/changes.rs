@@ -1,4 +1,5 @@
-//! Live changes of the graph that begin, change and end a migration. Some are interrupted by crashes.
+//! Live changes in the trial of migrations: they begin a migration, change its options and end it. A crash interrupts
+//! some of them.
 
 use std::time::Duration;
 
@@ -12,17 +13,19 @@ use super::{DISKS, HERE, Trial, wrong};
 use crate::process::{self, LIMIT, Refusal};
 use crate::trial::Failure;
 
-/// A live change to make.
+/// A live change that the simulator makes.
 struct Wish {
     shape: Shape,
-    /// Disks that get a label even if they have data.
+    /// Names of the disks that get a new label even if they hold data (option `wipe` of the change).
     wipe: Vec<String>,
-    /// Whether the change may be refused, because both sides have bytes of the volume.
+    /// Whether the server may refuse the change because the migration has not yet moved all bytes of the volume to one
+    /// side.
     may_be_early: bool,
 }
 
 impl Trial {
-    /// Makes a live change, or crashes the process during it.
+    /// Makes a random live change; in a third of the cases crashes the process during or after it, and starts the
+    /// process again.
     pub(super) fn changes(&mut self) -> Result<(), Failure> {
         let wish = self.wish()?;
         let crashes = self.draw.below(3) == 0;
@@ -44,7 +47,7 @@ impl Trial {
         self.comes_back()
     }
 
-    /// Tries a live change. Returns `false` if the change did not end in time.
+    /// Makes the live change `wish` and checks its result. Returns `false` if the change did not end within `limit`.
     fn tries(&mut self, wish: &Wish, limit: Duration) -> Result<bool, Failure> {
         self.puts_all_back();
         let opening = Opening { wipe: wish.wipe.clone(), ..process::opening(HERE) };
@@ -99,7 +102,7 @@ impl Trial {
         Ok(Wish { shape, wipe: Vec::new(), may_be_early })
     }
 
-    /// Removes the device of a finished migration.
+    /// Makes the live change that removes the `migrate` device of a finished migration.
     pub(super) fn ends_migration(&mut self) -> Result<(), Failure> {
         let wish = self.end()?;
         let done = self.tries(&wish, LIMIT)?;
@@ -118,7 +121,7 @@ impl Trial {
         Ok(Wish { shape, wipe: Vec::new(), may_be_early: false })
     }
 
-    /// Returns a random migration, in place or to other disks.
+    /// Returns the live change that begins a random migration: in place, or to other disks.
     fn beginning(&mut self) -> Wish {
         let source = self.shape.source.clone();
         let mut target = Side { is_encrypted: !source.is_encrypted, ..source.clone() };

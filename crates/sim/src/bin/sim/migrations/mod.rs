@@ -1,10 +1,11 @@
-//! Migrations of a volume while clients use it, from disk to disk or in place. Live changes of the graph begin and
-//! end a migration. It reverses and pauses, and kills and power cuts come at any moment. Every read is checked. In
-//! the end the volume is verified without the disks from which its bytes were moved.
+//! The trial of migrations: the simulated server moves a volume to other disks or encrypts it in place while clients
+//! use the volume. Live changes begin and end the migration. Commands reverse and pause it. Kills and power cuts come
+//! at any moment. The clients check every read. At the end the simulator verifies the volume without the disks from
+//! which its bytes were moved.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | lives of the process, and the checks |
+//! | `mod.rs` | runs of the server process, and the checks |
 //! | `changes.rs` | beginning, changing and ending a migration |
 //! | `shape.rs` | the graph |
 
@@ -28,45 +29,45 @@ mod shape;
 pub use shape::KINDS;
 use shape::{MOVE, Shape, Side};
 
-/// Divisor of the number of seeds: so many of them have a trial of migrations.
+/// One in `SHARE` seeds also runs the trial of migrations.
 const SHARE: u64 = 4;
 
-/// Bytes of a labelled disk that are not its data.
+/// Bytes of a labelled disk that the two areas of its label take.
 const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
 const DISKS: usize = 4;
 
-/// Length in bytes of a window: of a migration in place, and of one from disk to disk.
+/// Length in bytes of a migration's window: of a migration in place, and of a migration between disks.
 const WINDOW_IN_PLACE: u64 = 192 << 10;
 const WINDOW: u64 = 1 << 20;
 
-/// Time without a request after which clients count as quiet, and a migration runs at full speed.
+/// Time without a client's request after which a migration moves windows at full speed.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Longest time that a migration waits for busy clients before its second window.
+/// Longest virtual time for which the trial waits until a condition holds, before it crashes the process.
 const DUE_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Shortest step of the waits for a migration.
+/// Shortest step of virtual time in which the trial waits for a condition.
 const STEP_MIN: Duration = Duration::from_micros(200);
 
-/// Longest time, in virtual time, that a migration takes without clients.
+/// Longest virtual time that the last migration may take without clients, in seconds.
 const SECONDS_MAX: u32 = 600;
 
-/// Bytes of the buffer pool, as in a server. With fewer bytes an encryption would accept only shorter requests than a
-/// disk, but the limit that clients know must not become smaller.
+/// Bytes of the simulated server's buffer pool, as in a real server. With fewer bytes an encryption would accept only
+/// shorter requests than a disk, and a live change must not lower the limit that clients know.
 const POOL_BYTES: usize = 512 << 20;
 
 const HERE: [u8; 16] = [1; 16];
 
-/// Whether a seed has a trial of migrations besides its other trial.
+/// Whether the seed also runs the trial of migrations.
 pub fn is_drawn(seed: u64) -> bool {
     Stream::new(seed, "migrations", 0).below(SHARE) == 0
 }
 
-/// Runs the trial of a seed.
+/// Runs the trial of migrations of a seed.
 ///
 /// # Errors
-/// The first rule that was broken.
+/// The first rule that the seed broke.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     let mut trial = Trial::new(seed)?;
     for round in 0..trial.draw.within(4, 14) {
@@ -89,20 +90,21 @@ struct Trial {
     world: SimWorld,
     draw: Stream,
     disks: Vec<Rc<SimDisk>>,
-    /// Longest time of an operation of a disk. Other times are multiples of this time.
+    /// Longest time of an operation of a simulated disk. Pauses and time limits of the trial are multiples of it.
     answer: Duration,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
     workers: u64,
     running: Option<Running>,
-    /// The running graph; between two runs, the graph that ran last.
+    /// The graph that the process serves; between two runs of the process, the graph that it served last.
     shape: Shape,
-    /// The other graph that may start, because the process died during a live change to it.
+    /// The target of a live change that a crash interrupted: the next start may find this graph on the disks instead of
+    /// `shape`. `None` if no change was interrupted.
     other: Option<Shape>,
-    /// Numbers of the disks that were ever in the graph.
+    /// Numbers of the disks that have been in the graph so far.
     used: BTreeSet<usize>,
-    /// The boundary of the migration at the last check.
+    /// Boundary of the migration, in bytes, when [`Trial::job`] last read it.
     boundary: u64,
     kinds: BTreeSet<&'static str>,
 }
@@ -169,7 +171,8 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Runs clients; then changes the graph, ends the process, or checks the volume.
+    /// Runs clients in half of the rounds; then makes a live change, stops or crashes the process, or verifies the
+    /// volume.
     fn round(&mut self) -> Result<(), Failure> {
         // Without clients a migration goes as fast as it can from its start on.
         if self.draw.below(2) == 0 {
@@ -190,7 +193,8 @@ impl Trial {
         }
     }
 
-    /// Starts clients in groups, so that a migration runs beside them and between them.
+    /// Starts one to four groups of clients, with random pauses between, so that the migration runs both during
+    /// requests and without.
     fn works(&mut self) -> Result<(), Failure> {
         for _ in 0..self.draw.within(1, 4) {
             let idle = if self.draw.below(2) == 0 { IDLE } else { Duration::ZERO };
@@ -205,7 +209,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Reverses, pauses or resumes the migration by a command.
+    /// Sends the running migration a random command: cancel, pause or resume.
     fn commands(&mut self) -> Result<(), Failure> {
         let Some(job) = self.job()? else { return Ok(()) };
         let command = match (job.state, self.draw.below(12)) {
@@ -225,7 +229,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Lets time pass up to the moment of a crash.
+    /// Lets virtual time pass, in one of several ways, before the trial crashes the process.
     fn passes_until_due(&mut self) -> Result<(), Failure> {
         match self.draw.below(5) {
             0 => self.passes_some(24),
@@ -257,7 +261,7 @@ impl Trial {
         self.passes_until(|trial| trial.boundary != boundary)
     }
 
-    /// Lets time pass in short steps until `is_due` returns true, at most for [`DUE_WITHIN`].
+    /// Lets virtual time pass in short steps until `is_due` returns `true`, at most [`DUE_WITHIN`].
     fn passes_until(&mut self, is_due: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let step = (self.answer / self.draw.within(8, 40) as u32).max(STEP_MIN);
         let end = self.world.env().now().after(DUE_WITHIN);
@@ -267,7 +271,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Lets a random time pass, at most the time of that number of operations of a disk.
+    /// Lets a random virtual time pass, shorter than `answers` times the longest disk operation.
     fn passes_some(&mut self, answers: u64) -> Result<(), Failure> {
         let most = answers * self.answer.as_nanos() as u64;
         self.passes(Duration::from_nanos(self.draw.below(most)))
@@ -279,7 +283,7 @@ impl Trial {
         self.job().map(drop)
     }
 
-    /// Kills the process, or cuts the power.
+    /// Ends the process: kills it, or cuts the power of all disks.
     fn crashes(&mut self) -> Result<(), Failure> {
         if self.running.is_some() && self.is_moving()? {
             self.world.counters().add(Count::MigrationCrashed);
@@ -303,7 +307,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Closes the process in order and starts it again.
+    /// Stops the process as `cairn serve` does, with a close of all labels, and starts it again.
     fn stops(&mut self) -> Result<(), Failure> {
         self.finish()?;
         let running = self.running.take().expect("the graph runs");
@@ -321,8 +325,8 @@ impl Trial {
         self.comes_back()
     }
 
-    /// Starts the process again, in some cases after interrupted starts, and without the disks from which the volume
-    /// was moved.
+    /// Starts the process again after its end. In some cases it first interrupts starts, or unplugs the disks that the
+    /// graph no longer uses.
     fn comes_back(&mut self) -> Result<(), Failure> {
         if self.draw.below(2) == 0 {
             self.takes_others_away();
@@ -347,8 +351,8 @@ impl Trial {
         Err(wrong("a start of a graph with a migration did not end in time"))
     }
 
-    /// Starts the process. Returns `false` if the graph was not up in time. After a crash in a live change one of two
-    /// graphs starts.
+    /// Starts the process within `limit`. Returns `false` if the start did not end in time. If a crash interrupted a
+    /// live change before, the labels permit either the old or the new graph.
     fn start(&mut self, limit: Duration) -> Result<bool, Failure> {
         let mut shapes = vec![self.shape.clone()];
         shapes.extend(self.other.clone());
@@ -387,13 +391,14 @@ impl Trial {
         )))
     }
 
-    /// Records that the running graph has this shape.
+    /// Records that the process now serves the graph `shape`.
     fn is_now(&mut self, shape: Shape) {
         self.kinds.extend(shape.kinds());
         (self.shape, self.other) = (shape, None);
     }
 
-    /// Returns the number of NBD connections of clients; 0 if they have direct access to the graph.
+    /// Returns the number of the clients' NBD connections in this seed; 0 if clients send requests directly into the
+    /// engine.
     fn connections(&self) -> usize {
         let draw = Stream::new(self.seed, "connections", 1);
         if draw.below(4) == 0 { draw.within(1, 3) as usize } else { 0 }
@@ -411,7 +416,7 @@ impl Trial {
         }
     }
 
-    /// Reads the whole volume, and checks the bytes.
+    /// Reads the whole volume through a client, and compares the bytes with the model.
     fn check(&mut self) -> Result<(), Failure> {
         let worker = self.worker();
         self.world.block_on(worker.verify())?;
@@ -439,7 +444,7 @@ impl Trial {
         self.judge()
     }
 
-    /// Returns the names of the devices that have all bytes of the moving volume.
+    /// Returns the names of the `migrate` device's lowers that each have all bytes of the volume now.
     fn holders(&self) -> Vec<String> {
         let now = self.running.as_ref().expect("the graph runs").live.now();
         let moving = now.graph.member(MOVE);
@@ -447,14 +452,15 @@ impl Trial {
         holders.map(|holder| holder.name.clone()).collect()
     }
 
-    /// Pauses, resumes or cancels the migration.
+    /// Sends the running migration the command `action`: pause, resume or cancel.
     fn steer(&self, action: Action) -> block::Result<Nothing> {
         let now = self.running.as_ref().expect("the graph runs").live.now();
         let moving = now.graph.member(MOVE).expect("the spec has the migrate device");
         answered(now.graph.ask::<Steer>(moving, Course { action }))
     }
 
-    /// Returns the device of the migration, if there is one. Counts the windows that were moved since the last check.
+    /// Returns the state of the running migration; `None` if the graph has none. Counts the windows that were moved
+    /// since the last call.
     fn job(&mut self) -> Result<Option<Job>, Failure> {
         // An interrupted change may have added or removed it already.
         let now = self.running.as_ref().expect("the graph runs").live.now();
@@ -489,7 +495,7 @@ impl Trial {
         Ok(self.job()?.is_some_and(|job| job.state != JobState::Done))
     }
 
-    /// Unplugs all disks that are not part of the graph.
+    /// Unplugs all disks that the graph does not use, unless a live change was interrupted.
     fn takes_others_away(&mut self) {
         if self.other.is_some() {
             return;
@@ -509,8 +515,8 @@ impl Trial {
         }
     }
 
-    /// Waits for the end of the migration, removes its device, and checks the volume without the disks from which it
-    /// was moved.
+    /// Ends the trial: waits for the clients and the migration, removes the `migrate` device, restarts without the
+    /// disks from which the volume was moved, and verifies the volume.
     fn ends(&mut self) -> Result<(), Failure> {
         self.draw = Stream::new(self.seed, "end of migrations", 0);
         self.finish()?;
@@ -541,13 +547,13 @@ impl Trial {
     }
 }
 
-/// Returns a random size of the volume: some windows of one length, usually with a shorter last window.
+/// Returns a random size of the volume in bytes: some windows of a migration, usually with a shorter last window.
 fn volume_bytes(draw: &Stream, block: u64) -> u64 {
     let (window, windows) = draw.pick(&[(WINDOW_IN_PLACE, 8), (WINDOW, 4)]);
     draw.within(window / block, windows * window / block) * block
 }
 
-/// Whether a start was refused because the labels record another graph, with other disks or devices.
+/// Whether a start was refused because the labels record another graph than the spec.
 fn is_of_other_graph(why: Option<Reason>) -> bool {
     use Reason::{CryptNoSlots, LabelDamaged, LabelForeign, LabelForgotten, LabelNotBlank};
     // `CryptNoSlots`: the labels do not record the beginning of an encryption in place. A start does not begin

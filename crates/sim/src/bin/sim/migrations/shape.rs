@@ -1,38 +1,39 @@
-//! The graph of a trial of migrations: a volume on one side, and perhaps a device that moves it to another side.
+//! The graph in the trial of migrations: a volume on a source, and optionally a `migrate` device that moves it to a
+//! target.
 
 use std::collections::BTreeSet;
 
-/// All kinds of devices in such graphs.
+/// Kinds of the devices above disks that graphs of this trial may have.
 pub const KINDS: [&str; 3] = ["migrate", "mirror", "crypt"];
 
-/// The name of the device that moves the bytes of the volume.
+/// Name of the `migrate` device in the spec.
 pub const MOVE: &str = "move";
 
-/// Options of an encryption whose key slots need little computing time.
+/// Options of a `crypt` device whose key slots need little computing time.
 const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_passes = 1";
 
-/// A side of a migration, which can have the bytes of the volume: one disk or a mirror of two, perhaps encrypted.
+/// The source or the target of a migration: one disk or a mirror of two, with or without a `crypt` above.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Side {
-    /// Numbers of the side's disks.
+    /// Numbers of the disks of this source or target.
     pub disks: Vec<usize>,
-    /// Whether a `crypt` is the topmost device of the side.
+    /// Whether the source or target has a `crypt` as its topmost device.
     pub is_encrypted: bool,
 }
 
-/// The graph of a volume, with or without a migration.
+/// The graph of the trial's volume, with or without a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// The side that has the bytes, or had them when the migration began.
+    /// The devices that hold the volume, or held it when the migration began.
     pub source: Side,
-    /// The side to which the bytes are moved; `None` without a migration.
+    /// The devices to which the migration moves the volume; `None` without a migration.
     pub target: Option<Side>,
-    /// Limit of the migration's speed in bytes per second, if there is one.
+    /// Option `speed` of the `migrate` device: a limit in bytes per second; `None` for no limit.
     pub speed: Option<u64>,
 }
 
 impl Side {
-    /// Returns the name of the topmost device of the side.
+    /// Returns the name of the topmost device of the source or target.
     pub fn top(&self) -> String {
         if self.is_encrypted { format!("safe{}", self.disks[0]) } else { self.base() }
     }
@@ -61,22 +62,22 @@ impl Side {
 }
 
 impl Shape {
-    /// Returns the graph of a volume without a migration.
+    /// Returns the graph without a migration: the volume lies on `side`.
     pub fn still(side: Side) -> Self {
         Self { source: side, target: None, speed: None }
     }
 
-    /// Whether both sides have the same disks, so that the migration is in place.
+    /// Whether source and target have the same disks, so that the migration encrypts or decrypts in place.
     pub fn is_in_place(&self) -> bool {
         self.target.as_ref().is_some_and(|target| target.disks == self.source.disks)
     }
 
-    /// Returns the numbers of the graph's disks.
+    /// Returns the numbers of all disks in the graph.
     pub fn disks(&self) -> BTreeSet<usize> {
         self.sides().flat_map(|side| &side.disks).copied().collect()
     }
 
-    /// Returns the kinds of the devices in the graph.
+    /// Returns the kinds of the devices above disks in the graph.
     pub fn kinds(&self) -> BTreeSet<&'static str> {
         let of_side = |side: &Side| {
             let mirror = (side.disks.len() > 1).then_some("mirror");
@@ -86,7 +87,7 @@ impl Shape {
         self.sides().flat_map(of_side).chain(of_target).collect()
     }
 
-    /// Returns the spec of the graph.
+    /// Returns the TOML text of the graph's spec.
     pub fn text(&self) -> String {
         let disks = self.disks();
         let disks = disks
@@ -113,12 +114,12 @@ impl Shape {
     }
 }
 
-/// Returns the name of a disk.
+/// Returns the name in the spec of the disk with the number `n`.
 pub fn disk(n: usize) -> String {
     format!("d{n}")
 }
 
-/// Returns the path of a disk.
+/// Returns the path of the disk with the number `n`.
 pub fn path(n: usize) -> String {
     format!("/disk{n}")
 }
