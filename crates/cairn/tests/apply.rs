@@ -12,7 +12,7 @@ use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
 use common::{Dir, Serve, tool, until};
 
-/// Returns the spec of two encrypted copies, with further disks, devices and exports.
+/// Returns the spec of an encrypted mirror with two members, with further disks, devices and exports.
 fn spec(disks: &str, devices: &str, exports: &str) -> String {
     format!(
         "name = \"home\"\n[disk]\n\
