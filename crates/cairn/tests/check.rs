@@ -1,4 +1,4 @@
-//! `cairn check` and its repair: whether the labels on disks are sound, and how damaged labels are rewritten.
+//! `cairn check` and `cairn repair`: whether the labels on disks are sound, and how damaged labels are rewritten.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

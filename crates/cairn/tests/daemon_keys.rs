@@ -1,4 +1,4 @@
-//! Keys that a worker can read only once, from a pipe or a terminal: the daemon hands them to the next worker.
+//! Keys that a worker can read only once, from a descriptor or a terminal: the daemon hands them to the next worker.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

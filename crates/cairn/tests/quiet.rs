@@ -55,8 +55,8 @@ fn status(serve: &Serve, key: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Returns the number of times that the server's threads went to sleep so far, which counts their wake-ups. The io_uring
-/// workers of the kernel do not count, because the kernel starts and ends these threads by itself.
+/// Returns the number of times that the server's threads went to sleep so far; before each time, a thread was awake.
+/// The io_uring workers of the kernel do not count, because the kernel starts and ends these threads by itself.
 fn sleeps(serve: &Serve) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", serve.pid())).unwrap();
     let of = |task: std::io::Result<fs::DirEntry>| {

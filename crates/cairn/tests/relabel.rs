@@ -1,4 +1,4 @@
-//! `cairn check --repair`: makes the lost label of a disk again from the labels of the graph's other disks.
+//! `cairn repair`: makes the lost label of a disk again from the labels of the graph's other disks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

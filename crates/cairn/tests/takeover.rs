@@ -1,5 +1,5 @@
-//! Restarts of `cairn serve` under a service manager with a descriptor store, after a kill and planned. Attached devices
-//! and clients pause without errors until the next server takes their descriptors.
+//! Restarts of `cairn serve` under a service manager with a descriptor store, after a kill and planned. Attached
+//! devices and clients pause without errors until the next server takes their descriptors.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

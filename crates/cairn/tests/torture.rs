@@ -87,14 +87,14 @@ fn number(name: &str) -> Option<u64> {
 struct Aligned([u8; BLOCK]);
 
 impl Aligned {
-    /// Fills the buffer with the content of the write number `count` to block `number`. Every 8 bytes hold both numbers.
+    /// Fills the buffer with the content of write number `count` to block `number`. Every 8 bytes hold both numbers.
     fn fill(&mut self, number: u64, count: u64) {
         for (n, word) in self.0.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(count << 32 | number << 9 | n as u64).to_le_bytes());
         }
     }
 
-    /// Whether the buffer has the content of the write number `count` to block `number`. For write 0 these are zeros.
+    /// Whether the buffer has the content of write number `count` to block `number`. For `count` 0 the content is zeros.
     fn is(&self, number: u64, count: u64) -> bool {
         let mut words = self.0.chunks_exact(8).enumerate();
         words.all(|(n, word)| {
@@ -334,7 +334,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Starts a migration that adds or removes an encryption under the volume, and kills the worker during the migration.
+    /// Starts a migration that encrypts or decrypts the volume in place, and kills the worker during the migration.
     fn kill_in_move(&mut self) {
         self.in_sync();
         let disk =
@@ -376,7 +376,7 @@ impl Trial<'_> {
         self.daemon.start_again(&[]);
     }
 
-    /// Erases some blocks on every disk while no worker runs. The test uses it to prove that the writers notice lost bytes.
+    /// Erases some blocks on every disk while no worker runs, to prove that the writers notice lost bytes.
     fn lose_blocks(&mut self) {
         let daemon = self.daemon.pid();
         let worker = self.daemon.worker("home");

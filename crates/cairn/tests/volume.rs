@@ -111,7 +111,7 @@ fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
     ran
 }
 
-/// Returns the bytes of the newest key slots in the label at the front of a disk, as `docs/formats/keyslots.md` has them.
+/// Returns the newest key slots in the label at the front of a disk, in the format of `docs/formats/keyslots.md`.
 fn state(dir: &Dir, name: &str) -> Vec<u8> {
     let bytes = image(dir, name);
     let copies = [64 << 10, 320 << 10].map(|at| &bytes[at..at + (256 << 10)]);
@@ -253,7 +253,7 @@ fn key_rm_and_change_erase_slot_in_all_labels() {
     stop(serve);
 }
 
-/// Returns the encrypted key in key slot `number`, with its salt and nonce left out.
+/// Returns the encrypted volume key in key slot `number`, without the salt and the nonce of the slot.
 fn slot(state: &[u8], number: usize) -> Vec<u8> {
     state[192 + 256 * number..][68..148].to_vec()
 }

@@ -85,7 +85,7 @@ impl<'d> Daemon<'d> {
         child.wait().unwrap();
     }
 
-    /// Starts another daemon in the directory. If the old daemon still runs, the new daemon makes the old one hand over.
+    /// Starts another daemon in the directory. If the old daemon still runs, the new daemon asks for a hand-over.
     pub fn start_again(&mut self, args: &[&str]) {
         let old = self.child.take();
         self.child = Some(self.spawn(args));
