@@ -94,7 +94,7 @@ impl Aligned {
         }
     }
 
-    /// Whether the buffer has the content of write number `count` to block `number`. For `count` 0 the content is zeros.
+    /// Whether the buffer has the content of write number `count` to block `number`; zeros for `count` 0.
     fn is(&self, number: u64, count: u64) -> bool {
         let mut words = self.0.chunks_exact(8).enumerate();
         words.all(|(n, word)| {

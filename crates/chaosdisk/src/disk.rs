@@ -140,7 +140,7 @@ impl Disk {
         self.held.wake();
     }
 
-    /// Switches the power of the disk on after [`Disk::power_off`]. The disk has the content that the power cut has left.
+    /// Switches the power of the disk on after [`Disk::power_off`]. The disk has the content that the cut has left.
     pub fn power_on(&self) {
         self.powered.set(true);
     }

@@ -182,7 +182,7 @@ impl Trial {
         tally.done.get()
     }
 
-    /// Begins the operation `midst` on the running graph. Returns the process of its command, if the command still runs.
+    /// Begins the operation `midst` on the running graph. Returns the process of a command that still runs.
     fn midst(&mut self, midst: Midst) -> Option<std::process::Child> {
         let member = self.draw.pick(&["a", "b"]);
         let fail = ["device", "fail", &format!("pair/{member}"), "--yes"];

@@ -35,7 +35,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Writes the certificate of the authority to `ca-cert.pem` in `directory`. Other NBD programs expect this file name.
+    /// Writes the authority's certificate to `ca-cert.pem` in `directory`, the file name that NBD programs expect.
     pub fn write(&self, directory: &Path) {
         std::fs::create_dir_all(directory).unwrap();
         std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();

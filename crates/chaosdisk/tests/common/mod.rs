@@ -275,7 +275,7 @@ impl Rig {
         cairn.wait().unwrap();
     }
 
-    /// Kills the `cairn` process with SIGKILL, and waits until the disks have carried out all requests that it had sent.
+    /// Kills the `cairn` process with SIGKILL, and waits until the disks have carried out all its requests.
     pub fn kill_and_drain(&mut self) {
         self.kill();
         until("the disks are done", || self.counts()["connections"] == 0);

@@ -39,13 +39,13 @@ pub struct World {
 /// A command of the test to the thread of the server.
 enum Asked {
     Stop(Duration),
-    /// Starts a second server with this identity, and hands all connections over to it.
+    /// Starts a second server with this device identity, and hands all connections over to the second server.
     Next(u64),
     /// Pauses the server within this time, and resumes it. Reports whether all requests were answered in the pause.
     Pause(Duration, mpsc::Sender<bool>),
 }
 
-/// Identity of the first server's graph. A hand-over works only to a server with the same identity.
+/// Identity of the export's device in the first server. A hand-over needs the same identity in the next server.
 pub const IDENTITY: u64 = 7;
 
 #[derive(Default)]
@@ -104,7 +104,7 @@ impl World {
         self.shared.port.load(Relaxed)
     }
 
-    /// Hands all connections over to a second server with this identity, and waits until that server runs.
+    /// Hands all connections over to a second server with this device identity, and waits until that server runs.
     pub fn next(&self, identity: u64) {
         let before = self.shared.servers.load(Relaxed);
         self.ask.send(Asked::Next(identity)).unwrap();
@@ -123,7 +123,7 @@ impl World {
         self.ask.send(Asked::Stop(limit)).unwrap();
     }
 
-    /// Waits for the end of the server. Returns the number of closed connections, and whether all requests were answered.
+    /// Waits for the server's end. Returns the number of closed connections, and whether all requests were answered.
     pub fn end(mut self) -> (usize, bool) {
         self.thread.take().unwrap().join().unwrap()
     }

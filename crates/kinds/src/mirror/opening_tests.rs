@@ -1,4 +1,5 @@
-//! Tests of the decision how a mirror opens, for the possible contents of labels.
+//! Tests of the mirror's decision at its start: which members are in sync, and which regions it resyncs, given the
+//! records in the members' labels.
 
 use block::StoredState;
 
@@ -8,7 +9,7 @@ fn generation(incarnation: u64, events: u64) -> Generation {
     Generation { incarnation, events }
 }
 
-/// Returns ten regions.
+/// Returns the regions of a mirror with ten regions of 4 KiB.
 fn regions() -> Regions {
     Regions::new(40 << 10, 4 << 10).unwrap()
 }
@@ -19,8 +20,8 @@ fn map(set: &[usize]) -> Bitmap {
     map
 }
 
-/// Returns a record of `members`: name, standing, the state known to be on it, the state sent to it. Region 1 is
-/// dirty if `active`, and members that are not in sync miss region 2.
+/// Returns a mirror's record. Each of `members` has a name, a state, the newest record known to be on the member, and
+/// the newest record sent to the member. Region 1 is dirty if `active`. Members that are not in sync miss region 2.
 fn record(
     at: Generation,
     active: bool,
@@ -82,12 +83,12 @@ impl Case {
         }
     }
 
-    /// Returns the states of the members, or the words of the refusal.
+    /// Returns the states of the members after the mirror has opened, or the message of the refusal.
     fn decide(&self) -> Result<Vec<MemberState>, String> {
         self.decision().map(|decision| decision.states)
     }
 
-    /// Returns the regions that must be copied to each member.
+    /// Returns the regions that the resync must copy to each member.
     fn missing(&self) -> Vec<Bitmap> {
         self.decision().unwrap().missing
     }
@@ -107,7 +108,7 @@ impl Case {
     }
 }
 
-/// Returns the record that both members have: the fifth of opening 1.
+/// Returns the record that the labels of both members have: record 5 of the mirror's first opening.
 fn both(active: bool) -> Record {
     let before = generation(1, 4);
     let now = generation(1, 5);

@@ -5,7 +5,7 @@ use testkit::{LowerSpec, Subject};
 
 use crate::tests::subjects::{SIZE, labelled, over, size};
 
-/// Returns a device that places its blocks, and may move them.
+/// Returns a subject with a `remap` device of blocks of 4096 bytes over one disk, or over a disk and a disk for the map.
 fn remapped(name: &str, lowers: usize, more: &[(&'static str, Value)]) -> Subject {
     let options = [&[size("size", SIZE), size("block", 4096)], more].concat();
     let subject = over(name, lowers, move |graph, on| match on {

@@ -1,4 +1,4 @@
-//! Runs the check of each kind's records over seeded inputs: valid ones, damaged ones, and noise.
+//! Runs the fuzzer's check of each kind's records over seeded inputs: valid records, damaged records, and random bytes.
 
 #[test]
 fn record_decoders_handle_random_bytes() {

@@ -3,8 +3,8 @@
 
 use graph::spec::{Local, Spec};
 
-/// Parses the spec in an untrusted label. No setting of the machine comes from it, and no control character reaches a
-/// message.
+/// Parses the spec in an untrusted label. The spec must not set a program, TLS or a key of this machine, and no control
+/// character of the spec may reach a message.
 pub fn label_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let local =
