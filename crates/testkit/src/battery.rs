@@ -13,8 +13,8 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
 
-/// Most requests to a lower at which the battery injects an error. If a lower gets more requests, the errors are
-/// spread over them.
+/// Largest number of requests to a lower at which the battery injects an error. If a lower gets more requests, the
+/// battery spreads the errors over the requests.
 const POINTS: u64 = 40;
 
 /// Counts of the battery for a subject that has passed.
@@ -115,13 +115,13 @@ impl Passed {
     }
 }
 
-/// Requests whose clients all wait for the reply.
+/// Mix of client requests in which every client waits for each reply.
 const UNDISTURBED: Mix = Mix { abandon: 0, ..Mix::ALL };
 
-/// Few requests with flush or FUA, so that a power cut may lose many writes.
+/// Mix of client requests with few flushes and little FUA, so that a power cut may lose many writes.
 const CARELESS: Mix = Mix { flush: 1, fua: 0, ..Mix::ALL };
 
-/// Many requests with flush or FUA, so that a write which a power cut has lost is found.
+/// Mix of client requests with many flushes and much FUA, so that the model finds a write that a power cut has lost.
 const CAREFUL: Mix = Mix { flush: 25, fua: 300_000, abandon: 0, ..Mix::ALL };
 
 fn facts(bench: &mut Bench) -> Result<(), Refusal> {
@@ -151,7 +151,7 @@ fn overlaps(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Sends requests of the greatest length, several at the same time.
+/// Sends the subject requests of the greatest length, several at the same time.
 fn long_requests(bench: &mut Bench) -> Result<(), Refusal> {
     let longest = Some(bench.facts().max_transfer.into());
     bench.begin(6, 10, Mix { longest, ..Mix::ALL });
@@ -216,7 +216,7 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Removes the labels of used disks, whose bytes remain.
+/// Removes the labels of used disks, whose bytes remain. The subject must refuse to start on these disks.
 fn used_disks(bench: &mut Bench) -> Result<(), Refusal> {
     bench.begin(4, 20, UNDISTURBED);
     bench.refuses_used()

@@ -17,16 +17,16 @@ use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
 
-/// Longest time that an operation in flight takes, in virtual time.
+/// Longest simulated time that an operation in flight takes.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// Interval of the checks whether an error was injected.
+/// Simulated time between two checks whether the lower has injected an error.
 const INJECTED_STEP: Duration = Duration::from_micros(20);
 
-/// Number of these intervals: together longer than the clients send requests.
+/// Number of checks whether the lower has injected an error: together longer than the clients send requests.
 const INJECTED_STEPS: u32 = 1000;
 
-/// A lower of the subject: its disk, and the watch of its requests.
+/// A lower of the subject: its simulated disk, and the counters and controls of its requests.
 pub(crate) struct Member {
     pub disk: Rc<SimDisk>,
     pub watch: Rc<Watch>,
@@ -52,7 +52,7 @@ struct Running {
     graph: Assembly,
     top: PartId,
     client: Client,
-    /// Bytes of the buffer pool that the devices use permanently.
+    /// Bytes of the buffer pool that the devices of the run use permanently.
     kept_bytes: usize,
 }
 
@@ -83,8 +83,8 @@ impl<'s> Bench<'s> {
         Ok(bench)
     }
 
-    /// Reads the initial bytes of the volume into the model. Under encryption, blank blocks read as junk, which must
-    /// not change either.
+    /// Reads the initial bytes of the subject into the model. Blank blocks of an encrypted device read as junk, which
+    /// must not change either.
     fn learn(&self) -> Result<(), Refusal> {
         self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
     }
@@ -167,25 +167,25 @@ impl<'s> Bench<'s> {
         self.judge()
     }
 
-    /// Waits until `more` further flushes of clients have succeeded.
+    /// Waits until `more` more flushes of clients have succeeded.
     pub fn flushes(&self, more: u64) -> Result<(), Refusal> {
         let flushes = self.tally.flushes.get() + more;
         self.world.block_on(self.tally.until_flushes(flushes)).map_err(stuck)
     }
 
-    /// Lets virtual time pass.
+    /// Runs the simulated world for `time`.
     pub fn pass(&self, time: Duration) -> Result<(), Refusal> {
         self.world.run(self.world.env().now().after(time)).map_err(stuck)
     }
 
-    /// Reads the whole volume, and checks the bytes.
+    /// Reads all bytes of the subject, and checks them against the model.
     pub fn verify(&self) -> Result<(), Refusal> {
         let worker = self.worker(u64::from(u32::MAX), Mix::ALL);
         self.world.block_on(worker.verify()).map_err(stuck)?;
         self.judge()
     }
 
-    /// Returns the first violation of a rule so far as an error.
+    /// Returns the first violation of a rule by the subject so far as an error.
     pub fn judge(&self) -> Result<(), Refusal> {
         if let Some(wrong) = &*self.tally.wrong.borrow() {
             return Err(Refusal::new(Broken::Bytes(wrong.rule), &wrong.words));
@@ -218,8 +218,8 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Waits until no request is in flight. Checks that all requests were answered, and that all buffers were
-    /// returned.
+    /// Waits until no request to the subject is in flight. Checks that the subject has replied to all requests and
+    /// returned all buffers.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.pass(SETTLE)?;
         let running = self.running();
@@ -281,7 +281,7 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
-    /// Cuts the power of all disks at the same moment, and starts the subject again.
+    /// Cuts the power of all lowers' disks at the same moment, and starts the subject again.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.world.drop_tasks();
@@ -386,7 +386,7 @@ impl<'s> Bench<'s> {
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Starts the subject again, and checks its promise about the reports before and after the start.
+    /// Starts the subject again, and checks the subject's promise about its reports before and after the start.
     fn start_again(&mut self) -> Result<(), Refusal> {
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
         let Some(promise) = &self.subject.promise else { return Ok(()) };

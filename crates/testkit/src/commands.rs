@@ -1,4 +1,4 @@
-//! The part of the battery about commands.
+//! The part of the battery that sends commands to a subject.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sim::workload::Mix;
 use crate::bench::{Bench, stuck};
 use crate::refusal::{Broken, Refusal};
 
-/// Arguments for commands: texts that are valid for no verb, values of every type, and members that do not exist.
+/// Arguments in JSON that the battery passes to every command: values of every type, and names of missing members.
 const ARGUMENTS: [&str; 15] = [
     "",
     "{",

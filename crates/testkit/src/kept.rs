@@ -19,11 +19,11 @@ use crate::strict::Watch;
 /// not wait for the write is found.
 const WRITE_NS_MAX: u64 = 8_000_000;
 
-/// The labels of some disks. They outlive the devices, and each start reads them again.
+/// Simulated labels of disks, in memory. The labels outlive the devices, and each start of the devices reads them.
 pub struct Shelf {
     /// The state of each device on each disk, by the name of the device.
     disks: RefCell<BTreeMap<PartId, BTreeMap<String, StoredState>>>,
-    /// Devices that were started before. At the first start of a device the disks are new for it.
+    /// Names of the devices that were started before. At the first start of a device, all disks count as new.
     known: RefCell<BTreeSet<String>>,
     clean: Cell<bool>,
     writes: Cell<u64>,
@@ -31,19 +31,19 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Notify,
-    /// Writes that were held back since the devices became uncommitted; `None` if the devices are committed.
+    /// Label writes that were held back since the devices became uncommitted; `None` if the devices are committed.
     unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
     sure: Notify,
     env: Env,
     draw: Stream,
-    /// Watches of the disks. They decide which writes fail, as for requests to a disk.
+    /// Counters and controls of the disks, which decide which label writes fail.
     watches: Vec<Rc<Watch>>,
 }
 
 impl Shelf {
-    /// Creates labels without states on disks that are new until the first start. A write takes some time, and
-    /// reaches the disks one after the other in any order. Each disk's watch counts the write as a request, and may
-    /// make it fail. Then the disk may have the old or the new state.
+    /// Creates labels without states on new disks. A write takes some time, and reaches the disks one after the other
+    /// in any order. Each disk's watch counts the write as a request, and may make the write fail. Then the disk may
+    /// have the old or the new state.
     pub fn strict(env: &Env, draw: Stream, watches: Vec<Rc<Watch>>) -> Rc<Self> {
         Rc::new(Self {
             disks: RefCell::default(),
@@ -67,14 +67,14 @@ impl Shelf {
         self.clean.set(clean);
     }
 
-    /// Returns the first state on the first disk; `None` if there is none.
+    /// Returns the bytes of the first device's state in the label of the first disk; `None` if there is no state.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let disks = self.disks.borrow();
         let (_, state) = disks.first_key_value()?.1.first_key_value()?;
         (state.sequence > 0).then(|| state.bytes.clone())
     }
 
-    /// Replaces all states with `bytes`; `None` removes all states.
+    /// Replaces the states of all devices in all labels with `bytes`; `None` removes all states.
     pub fn put(&self, bytes: Option<Vec<u8>>) {
         for cells in self.disks.borrow_mut().values_mut() {
             for cell in cells.values_mut() {
@@ -85,28 +85,28 @@ impl Shelf {
         }
     }
 
-    /// Sets whether all later writes fail.
+    /// Sets whether all later label writes fail.
     pub fn fail(&self, fails: bool) {
         self.fails.set(fails);
     }
 
-    /// Sets the disk on which all later writes fail; `None` for no disk.
+    /// Sets the disk on which all later label writes fail; `None` for no disk.
     pub fn dead(&self, disk: Option<PartId>) {
         self.dead.set(disk);
     }
 
-    /// Sets whether writes wait. Waiting writes continue when they need not wait any more.
+    /// Sets whether label writes wait. With `false`, waiting writes continue.
     pub fn hold(&self, held: bool) {
         self.held.set(held);
         self.waiting.wake();
     }
 
-    /// Makes the devices uncommitted: all later writes are held back.
+    /// Makes the devices uncommitted, as in a live change: the labels hold back all later writes.
     pub fn hold_back(&self) {
         self.unsure.replace(Some(Vec::new()));
     }
 
-    /// Commits the devices, and carries out the writes that were held back.
+    /// Commits the devices, and carries out the label writes that were held back.
     pub fn release(&self) {
         for (disk, device, state) in self.unsure.take().into_iter().flatten() {
             self.place(disk, &device, &state);
@@ -114,12 +114,12 @@ impl Shelf {
         self.sure.wake();
     }
 
-    /// Drops the writes that were held back, because the change with their devices was undone.
+    /// Drops the label writes that were held back, because the live change with their devices was undone.
     pub fn take_back(&self) {
         self.unsure.take();
     }
 
-    /// Removes all states. With `fresh`, the disks are new again.
+    /// Removes the states of all devices from all labels. With `fresh`, the disks count as new again.
     pub fn forget(&self, fresh: bool) {
         self.disks.borrow_mut().clear();
         if fresh {
@@ -127,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Returns the number of writes so far. A write to several disks is one write.
+    /// Returns the number of label writes so far. A write to the labels of several disks counts as one write.
     pub fn writes(&self) -> u64 {
         self.writes.get()
     }
@@ -155,7 +155,7 @@ impl Shelf {
         disks.entry(disk).or_default().insert(device.to_owned(), state.clone());
     }
 
-    /// Returns the disks in the order in which a write reaches them.
+    /// Returns the disks in the random order in which a label write reaches them.
     fn order(&self, disks: BTreeSet<PartId>) -> Vec<PartId> {
         let mut disks: Vec<_> = disks.into_iter().collect();
         disks.sort_by_cached_key(|_| self.draw.next());
@@ -197,7 +197,7 @@ impl Labels for Shelf {
     }
 }
 
-/// The state store of one device, with the states that its start has found.
+/// The state store of one device in the labels, with the states that the device's start has found.
 struct Look {
     shelf: Rc<Shelf>,
     device: String,

@@ -1,8 +1,8 @@
 //! Tests for kinds of devices: a lower that uses every freedom of the contract, and a battery that every kind must
 //! pass over such lowers.
 //!
-//! The battery is tested too: [`wrong`] has devices that break one rule each, and the battery must refuse each device
-//! for the breach of that rule.
+//! The battery is tested too: the module [`wrong`] has devices that break one rule each. The battery must refuse each
+//! of these devices for the breach of its rule.
 #![forbid(unsafe_code)]
 
 mod battery;

@@ -1,6 +1,6 @@
-//! The data of NBD options, encoded as the specification defines them, and not by the codec under test.
+//! Encodes the data of NBD options for tests, from the specification and without the codec under test.
 
-/// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: an export, and the requested facts.
+/// Encodes the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: the name of an export, and the numbers of the requested facts.
 pub fn info_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = text(name);
     data.extend((wanted.len() as u16).to_be_bytes());
@@ -17,7 +17,7 @@ pub fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Encodes a text with its length before it.
+/// Encodes a text as NBD options do: its length in bytes, and then its bytes.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }

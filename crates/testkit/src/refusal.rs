@@ -7,31 +7,32 @@ use sim::Rule;
 /// The rule that a subject has broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// A rule about the bytes of a volume.
+    /// The subject broke a rule of the model about the bytes of a volume.
     Bytes(Rule),
-    /// Every request completes.
+    /// The subject broke the rule that every request completes.
     Completes,
-    /// All buffers and slots are returned after a request.
+    /// The subject broke the rule that all buffers and slots are returned after a request.
     Returns,
-    /// An error of a lower is reported, or masked by redundancy. A request fails only after an error of a lower.
+    /// The subject broke the rules about errors: an error of a lower is reported, or masked by redundancy, and a
+    /// request fails only after an error of a lower.
     Errors,
-    /// Requests to a lower respect the facts about the lower.
+    /// The subject sent a request to a lower that does not respect the facts about the lower, such as its size.
     Seam,
-    /// A payload does not change while its write is in flight.
+    /// The subject changed a payload while its write was in flight.
     Payload,
-    /// All copies are equal when no request is in flight.
+    /// The copies of the subject differ although no request is in flight.
     Copies,
-    /// Size, block size and limits of the device are consistent.
+    /// The size, the block size and the limits of the subject are not consistent.
     Facts,
-    /// No code panics.
+    /// The code of the subject panicked.
     Panic,
-    /// The device can be built.
+    /// The subject could not be built over its lowers.
     Builds,
-    /// A subject refuses used disks without a state, and does not change their bytes.
+    /// The subject started on used disks without a state, or changed their bytes.
     Foreign,
-    /// The report of the subject is as the subject promises.
+    /// The report of the subject is not as the subject promises.
     Promise,
-    /// Commands are declared, and are the same after encoding and decoding.
+    /// A command of the subject is not declared, or is not the same after encoding and decoding.
     Commands,
 }
 
@@ -47,7 +48,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Creates a refusal; the battery adds the place.
+    /// Creates a refusal. The battery sets `place` later.
     pub fn new(broken: Broken, words: impl fmt::Display) -> Self {
         Self { broken, words: words.to_string(), place: String::new() }
     }

@@ -5,19 +5,19 @@ use sim::draw::Stream;
 /// Number of inputs for the body of a fuzz target.
 pub const INPUTS: u64 = 4000;
 
-/// Divisor of the number of inputs: so many of them are random bytes.
+/// One input of this many is random bytes; the other inputs are mutated valid inputs.
 const NOISE_EVERY: u64 = 4;
 
 /// Length in bytes of the longest random input.
 const NOISE_BYTES_MAX: u64 = 2000;
 
-/// Most mutations of one valid input.
+/// Largest number of mutations of one valid input.
 const WOUNDS_MAX: u64 = 4;
 
 /// Length in bytes of the longest mutated input. Without the limit, mutations could double an input repeatedly.
 const INPUT_BYTES_MAX: usize = 32 << 10;
 
-/// Byte values at the limits that a parser probably checks.
+/// Byte values for mutations: limits that a parser probably checks.
 const EDGES: [u8; 4] = [0, 1, 0x7f, 0xff];
 
 /// Runs `body` over [`INPUTS`] inputs. A quarter of them are random bytes; the others are from `whole`, with up to

@@ -37,15 +37,15 @@ pub struct Inject {
 /// Counters and controls of a strict lower. They outlive the lower, as its disk does.
 #[derive(Default)]
 pub struct Watch {
-    /// Number of requests to the lower so far.
+    /// Number of requests to the strict lower so far.
     pub calls: Cell<u64>,
-    /// Number of flushes of the lower so far.
+    /// Number of flushes of the strict lower so far.
     pub flushes: Cell<u64>,
-    /// The requests that must fail; `None` if none must.
+    /// The requests that the strict lower must fail; `None` for no requests.
     pub inject: Cell<Option<Inject>>,
-    /// Number of requests that failed on purpose.
+    /// Number of requests that the strict lower has failed on purpose.
     pub injected: Cell<u64>,
-    /// The first violation by the device above; `None` if there is none.
+    /// The first violation of the contract by the device above; `None` if there is none.
     pub offence: RefCell<Option<(Broken, String)>>,
 }
 
@@ -54,7 +54,7 @@ impl Watch {
         self.offence.borrow_mut().get_or_insert((broken, words));
     }
 
-    /// Counts a request, and returns whether it must fail.
+    /// Counts a request to the strict lower, and returns whether the request must fail.
     pub fn strikes(&self) -> bool {
         let call = self.calls.replace(self.calls.get() + 1);
         let strikes = self
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// The strict lower.
+/// A strict lower for a device under test: a simulated disk that uses every freedom of the contract of a lower.
 pub struct Strict {
     info: Info,
     env: Env,
@@ -146,7 +146,7 @@ impl Strict {
         if fua { self.flush(false).await } else { Ok(()) }
     }
 
-    /// Returns the block status: sometimes less than the disk reports, never more.
+    /// Returns the block status of `range`: sometimes fewer extents than the disk reports, never other extents.
     fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
         let mut extents = self.storage.extents(range, 1 + self.draw.below(8) as usize)?;
         for extent in &mut extents {
@@ -157,7 +157,7 @@ impl Strict {
         Ok(extents)
     }
 
-    /// Waits for some time, as for other requests, and returns the injected error.
+    /// Waits as long as other requests take, and returns the injected error.
     async fn fail(&self, verb: &str) -> Result<()> {
         let delay = std::time::Duration::from_nanos(self.draw.below(300_000));
         self.env.sleep(delay).await;

@@ -1,4 +1,4 @@
-//! Subjects of the battery: a kind or a graph of kinds under test.
+//! Subjects of the battery: a device, or a graph of devices, that the conformance tests run on.
 
 use block::Report;
 use kind::Registry;
@@ -6,7 +6,7 @@ use sim::{Assembly, PartId};
 
 use crate::strict::MAX_TRANSFER;
 
-/// A lower of a subject.
+/// The description of a lower of a subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerSpec {
     /// Size of the lower in bytes.
@@ -31,7 +31,7 @@ pub struct Subject {
     pub registry: Registry,
     /// The lowers of the subject.
     pub lowers: Vec<LowerSpec>,
-    /// Function that builds the subject over its lowers.
+    /// Function that builds the devices of the subject over its lowers.
     pub build: Box<Build>,
     /// Number of lowers that may fail at the same time without an error for clients.
     pub redundancy: usize,
@@ -43,7 +43,7 @@ pub struct Subject {
     pub labelled: bool,
     /// Whether the subject starts on used disks without a state, and does not change their bytes.
     pub adopts: bool,
-    /// The subject's promise about its report.
+    /// The subject's promise: how its report after a restart follows from the report before.
     pub promise: Option<Box<Promise>>,
     /// Arguments for commands to the subject, valid and invalid ones, besides those of the battery.
     pub arguments: &'static [&'static str],
@@ -116,7 +116,7 @@ impl Subject {
         self
     }
 
-    /// Gives labels to the disks of the lowers, so that the state of the subject outlives the subject.
+    /// Gives labels to the disks of the lowers, so that the subject can keep its state over restarts.
     #[must_use]
     pub fn on_labels(mut self) -> Self {
         self.labelled = true;
@@ -140,14 +140,15 @@ impl Subject {
         self
     }
 
-    /// Sets the number of lowers that may fail at the same time.
+    /// Sets the number of lowers that may fail at the same time without an error for clients.
     #[must_use]
     pub fn with_redundancy(mut self, redundancy: usize) -> Self {
         self.redundancy = redundancy;
         self
     }
 
-    /// Sets the number of lowers that may fail at the same time, and that all lowers have the same bytes.
+    /// Sets the number of lowers that may fail at the same time without an error for clients, and sets that all lowers
+    /// have the same bytes.
     #[must_use]
     pub fn with_copies(mut self, redundancy: usize) -> Self {
         (self.redundancy, self.copies) = (redundancy, true);

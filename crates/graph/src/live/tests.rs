@@ -131,8 +131,8 @@ impl Draft {
     }
 }
 
-/// Checks that the topmost device of `new` has the same bytes as the topmost device of `old`. `in_sync` has the names of
-/// the mirror members that are in sync. Otherwise returns the name of the device in `new` that differs.
+/// Checks that the topmost device of `new` has the same bytes as the topmost device of `old`. `in_sync`: the names of
+/// the mirror members that are in sync. An error is the name of the device in `new` that differs.
 fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
     let unchanged = unchanged(old, new);

@@ -78,8 +78,8 @@ fn plan_expands_variables_in_example_spec() {
     );
 }
 
-/// Returns the names of the devices through whose tables the byte at `offset` of a node is mapped, and the byte's offset
-/// on the disk.
+/// Returns the names of the devices through whose tables the byte at `offset` of a node is mapped, and the byte's
+/// offset on the disk.
 fn way(planned: &Planned, node: usize, offset: u64) -> (Vec<&str>, u64) {
     let (mut names, mut node, mut offset) = (Vec::new(), node, offset);
     while let Some(table) = &planned.nodes[node].table {

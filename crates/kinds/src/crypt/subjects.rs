@@ -1,4 +1,4 @@
-//! The subjects of the battery for crypt.
+//! The devices and graphs with `crypt` that the battery, the conformance tests, runs on.
 
 use block::Result;
 use kind::Value;

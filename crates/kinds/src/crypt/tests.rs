@@ -371,7 +371,7 @@ fn key_slot_change_is_refused_during_another_change() {
     assert_eq!(safe.numbers(), [0, 1]);
 }
 
-/// Plans a crypt device with these options over a disk, and returns the faults. `labelled`: whether the disk has a label.
+/// Plans a crypt device with these options over a disk, labelled or not, and returns the faults of the options.
 fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static str, String)> {
     let Some(Maker::Stateful { plan, .. }) = REGISTRY.find("crypt").map(|kind| kind.maker) else {
         panic!("crypt keeps something")

@@ -1,4 +1,4 @@
-//! The subjects of the battery for migrate.
+//! The devices and graphs with `migrate` that the battery, the conformance tests, runs on.
 
 use block::JobState;
 use testkit::Subject;

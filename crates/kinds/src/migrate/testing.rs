@@ -19,8 +19,8 @@ fn valid() -> Vec<Vec<u8>> {
     vec![record(false, 0), record(true, 0), record(false, 1), record(true, most)]
 }
 
-/// Parses an untrusted record of a migration. An accepted record must encode to the same bytes, and its window must begin
-/// or end at the boundary. Returns whether the record was accepted.
+/// Parses an untrusted record of a migration. An accepted record must encode to the same bytes, and its window must
+/// begin or end at the boundary. Returns whether the record was accepted.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");

@@ -288,8 +288,8 @@ fn paused_migration_repairs_half_moved_window_after_kill() {
     assert!(half_moved > 0, "no kill came in a window after a pause");
 }
 
-/// A power cut lost writes of clients in the window, but kept the record with the window's checksums of these writes. The
-/// next start repairs the window with the bytes on the disk, also after another kill at a random time.
+/// A power cut lost writes of clients in the window, but kept the record with the checksums of these writes. The next
+/// start repairs the window from the bytes on the disk, also after another kill at a random time.
 #[test]
 fn migration_repair_records_checksums_of_window_after_lost_writes() {
     let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();

@@ -74,10 +74,10 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
     [&[first], &bytes.repeat(count)[..]].concat()
 }
 
-/// Parses a fuzz input: a first byte, and then the untrusted record of each member. An accepted record must encode to the
-/// same bytes. If the mirror opens, a member must be in sync, and the mirror must resync all regions in which the other
-/// members differ. The first byte selects the number of members, the present members, the trusted member, and whether
-/// the mirror may open degraded. Returns whether the first record was accepted.
+/// Parses a fuzz input: a first byte, and then the untrusted record of each member. An accepted record must encode to
+/// the same bytes. If the mirror opens, a member must be in sync, and the mirror must resync all regions in which the
+/// other members differ. The first byte selects the number of members, the present members, the trusted member, and
+/// whether the mirror may open degraded. Returns whether the first record was accepted.
 fn check(data: &[u8]) -> bool {
     let Some((first, data)) = data.split_first() else { return false };
     let bit = |n: usize| first >> n & 1 == 1;

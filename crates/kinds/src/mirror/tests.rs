@@ -84,7 +84,7 @@ impl Pair {
         self.running = Some(Running { graph, names, mirror });
     }
 
-    /// Cuts the power, and starts the mirror again. The first disk keeps all writes, the second disk only flushed writes.
+    /// Cuts the power, and restarts the mirror. The first disk keeps all writes, the second disk only flushed writes.
     fn power_cut(&mut self) {
         self.world.drop_tasks();
         self.running = None;
@@ -487,8 +487,8 @@ fn resync_yields_to_clients_and_completes() {
     );
 }
 
-/// A write fails on the last member in sync, which stays in sync. The write is still in flight to the second member when
-/// the resync of the second member ends. Once the second member has the write, the mirror fails the first member.
+/// A write fails on the last member in sync, which stays in sync. The write is still in flight to the second member
+/// when the resync of the second member ends. Once the second member has the write, the mirror fails the first member.
 #[test]
 fn member_that_missed_write_is_out_once_other_has_it() {
     let pair = Pair::new(8 * MIB);
@@ -563,7 +563,7 @@ fn mirror_fences_late_write_from_newer_bytes() {
     assert!(pair.disks[0].peek(ByteRange::new(0, 512).unwrap()).iter().all(|byte| *byte == 9));
 }
 
-/// While a flush is in flight to the only member in sync, a second member comes in sync, and the first member is failed.
+/// While a flush is in flight to the only member in sync, another member comes in sync, and the first member is failed.
 #[test]
 fn mirror_retries_flush_on_members_that_came_in_sync() {
     let pair = Pair::new(MIB);
@@ -630,8 +630,8 @@ fn status_is_answer_of_one_member() {
     assert_eq!(extents, [Extent { len: MIB, state: State::Data }]);
 }
 
-/// The source of a resync is failed by command while the resync reads it, and its bytes change. The resync must read the
-/// range again from another member.
+/// The source of a resync is failed by command during a read, and its bytes change. The resync must read the range
+/// again from another member.
 #[test]
 fn resync_does_not_believe_source_that_failed_meanwhile() {
     let pair = Pair::of(3, MIB, false, &[]);

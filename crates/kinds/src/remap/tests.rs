@@ -247,8 +247,8 @@ fn first_partial_write_zeroes_rest_of_block() {
     assert_eq!(states, [hole(20), (3 * BLOCK, State::Data), hole(17)]);
 }
 
-/// The test cuts the power at many moments of the first write to a block. Afterwards the block may have zeros or the new
-/// bytes, and never other bytes.
+/// The test cuts the power at many moments of the first write to a block. Afterwards the block may have zeros or the
+/// new bytes, and never other bytes.
 #[test]
 fn power_cut_during_first_write_leaves_zeros_or_new_bytes() {
     let (mut zeros, mut written) = (0, 0);
@@ -521,7 +521,7 @@ fn packing_moves_used_blocks_before_free_blocks() {
     }
 }
 
-/// A caller, such as a live change that exceeds its time limit, may stop waiting for a vault's checkpoint at any moment.
+/// A caller, such as a live change that exceeds its time limit, may stop waiting for a vault's checkpoint at any time.
 /// The vault still writes the pages of the checkpoint, and the next checkpoint writes the other pages.
 #[test]
 fn vault_checkpoint_completes_after_caller_stops_waiting() {

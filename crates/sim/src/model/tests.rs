@@ -6,7 +6,7 @@ const ONE: ByteRange = match ByteRange::new(0, 512) {
     None => panic!("512 bytes are some"),
 };
 
-/// A model of one sector.
+/// The simulator's model of a volume, here with one sector.
 struct Bench(Model);
 
 impl Bench {

@@ -1,4 +1,4 @@
-//! A toy device that allocates free space by a command.
+//! A device for tests that allocates runs of its free space by commands.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use block::env::LocalFuture;
 use block::{ByteRange, Device, Error, ErrorKind, Info, Lower, Request, Result};
 use serde::{Deserialize, Serialize};
 
-/// Length in bytes of a unit of space.
+/// Bytes of the unit in which the device allocates space.
 pub const UNIT_BYTES: u64 = 4096;
 
-/// The verb that allocates one run of free space in the command's range.
+/// The command that allocates one run of free space in the byte range of the command.
 pub struct Allocate;
 
-/// The verb that frees the run which the command of the same origin, number and range allocated.
+/// The command that frees a run. An earlier command with the same origin, number and byte range allocated this run.
 pub struct Release;
 
 /// Arguments of [`Allocate`]: the length of the run.
@@ -44,7 +44,7 @@ impl Verb for Allocate {
     type Args = Bytes;
     type Answer = Allocated;
 
-    /// Returns the run in the address space above, if it is the same for all parts.
+    /// Merges the answers of several lowers: returns their run in addresses of the upper device, if it is the same.
     fn merge(parts: Vec<Part<Allocated>>) -> Result<Allocated> {
         let above = |Part { above, below, answer, .. }: Part<Allocated>| Allocated {
             start: above.start() + (answer.start - below.start()),
@@ -89,7 +89,7 @@ impl Allocator {
         Self { lower, runs: RefCell::default() }
     }
 
-    /// Returns the allocated runs.
+    /// Returns the runs that are allocated now.
     pub fn runs(&self) -> Vec<Allocated> {
         self.runs.borrow().values().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! A toy device with ranges that commands lock.
+//! A device for tests whose byte ranges clients lock by commands.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,10 +7,11 @@ use block::control::{Command, Nothing, Part, Reach, Reply, Resolved, Verb, VerbI
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Info, Lower, Notify, Request, Result};
 
-/// The verb that locks a range for the origin of the command, when no other origin has a lock on a part of the range.
+/// The command that locks a byte range for the client (origin) that sent the command. It waits until no other client
+/// has a lock on a part of the range.
 pub struct Lock;
 
-/// The verb that unlocks a range.
+/// The command that unlocks a byte range for the client (origin) that sent the command.
 pub struct Unlock;
 
 impl Verb for Lock {
@@ -39,7 +40,7 @@ impl Verb for Unlock {
     }
 }
 
-/// A device that forwards requests, and stores the locks on its ranges.
+/// A device that forwards all requests to its lower, and stores the locks on its byte ranges.
 pub struct Locker {
     lower: Lower,
     locks: RefCell<Vec<(ByteRange, u32)>>,
@@ -52,7 +53,7 @@ impl Locker {
         Self { lower, locks: RefCell::default(), released: Notify::default() }
     }
 
-    /// Returns the locks of the device: each with its range and origin.
+    /// Returns the locks of the device: the byte range and the client number (origin) of each lock.
     pub fn locks(&self) -> Vec<(ByteRange, u32)> {
         self.locks.borrow().clone()
     }

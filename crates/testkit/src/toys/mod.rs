@@ -1,5 +1,5 @@
-//! Small devices for tests of commands: a lock, an allocator, and a remote disk in the same process; and a pool of two
-//! volumes. They test how commands travel and how clients find volumes. They are no kinds.
+//! Small devices for tests of commands: a lock, an allocator, and a remote disk in the same process. And a pool of two
+//! volumes for tests of catalogues. These devices are no kinds, so a spec cannot have them.
 
 mod allocator;
 mod lock;

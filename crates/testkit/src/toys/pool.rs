@@ -1,4 +1,4 @@
-//! A toy device with two volumes.
+//! A pool of two volumes on one lower, for tests of catalogues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ impl Pool {
         Self { lower, open: Rc::default() }
     }
 
-    /// Opens the volume called `name`; `None` if there is none.
+    /// Opens the volume called `name`; `None` if the pool has no volume of this name.
     pub fn open(&self, name: &str) -> Option<Volume> {
         let place = Self::NAMES.iter().position(|known| *known == name)?;
         let size = self.lower.info().size / 2;

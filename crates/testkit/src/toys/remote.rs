@@ -1,4 +1,4 @@
-//! A remote disk whose server is in the same process.
+//! A remote disk for tests whose server is an engine in the same process.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use block::env::LocalFuture;
 use block::{Device, Info, Request, Result};
 use engine::{Engine, NodeId, Portal};
 
-/// A disk that forwards requests and commands to a node of another engine. Commands and answers are encoded on the
-/// way. It supports the verbs that both sides know.
+/// A disk that forwards requests and commands to a device of another engine. It encodes commands and their answers as
+/// bytes, and supports only the commands in `verbs`.
 pub struct Remote {
     engine: Engine,
     node: NodeId,
@@ -21,7 +21,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Creates a disk for `node` of `engine`. Both sides know `verbs`.
+    /// Creates a remote disk for the device `node` of `engine` that supports the commands `verbs`.
     pub fn new(engine: &Engine, node: NodeId, verbs: &'static [&'static VerbInfo]) -> Self {
         let (engine, info) = (engine.clone(), engine.info(node));
         let portal = engine.portal("a remote disk", node);

@@ -10,11 +10,11 @@ use block::{
 
 use super::Sin;
 
-/// A device that counts its starts durably, and forwards all requests.
+/// A device that counts its starts in the label of its lower, and forwards all requests to the lower.
 pub(super) struct Stateful {
     lower: Lower,
     kept: Rc<dyn StateStore>,
-    /// The number of starts, as the labels have it.
+    /// The number of starts of the device that the labels record.
     starts: Cell<u64>,
     opened: RefCell<Option<Result<()>>>,
     waiting: Notify,

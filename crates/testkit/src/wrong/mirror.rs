@@ -13,12 +13,11 @@ use super::Sin;
 pub(super) struct Copies {
     info: Info,
     members: Vec<Lower>,
-    /// Whether each member has failed, and so misses writes.
+    /// For each member, whether it has failed and so misses writes.
     failed: Vec<Cell<bool>>,
-    /// The record of failed members in labels, which outlives the process. A real mirror could not work without
-    /// labels.
+    /// The labels in which the mirror records its failed members, so that the record outlives the process.
     kept: Rc<dyn StateStore>,
-    /// The last record that was written to the labels. `marking` orders the writes.
+    /// The last record of failed members that was written to the labels. `marking` orders the writes.
     marked: RefCell<Vec<u8>>,
     marking: Mutex,
     env: Env,
@@ -74,7 +73,7 @@ impl Copies {
         (0..self.members.len()).filter(|n| !self.failed[*n].get())
     }
 
-    /// Marks the member as failed, unless the member is the last one in service.
+    /// Marks a member as failed. Returns `error` instead if no other member is in sync.
     fn eject(&self, member: usize, error: Error) -> Result<()> {
         if self.failed[member].get() {
             return Ok(());
@@ -88,7 +87,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Records failed members durably on the other members, before a request that they missed is acknowledged.
+    /// Records the failed members durably in the labels, before the mirror acknowledges a request that they missed.
     async fn remember(&self) -> Result<()> {
         let _turn = self.marking.lock().await;
         let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
@@ -106,8 +105,8 @@ impl Copies {
         answers.find_map(|(_, answer)| answer.err()).map_or(Ok(()), Err)
     }
 
-    /// Copies the first member to all others, because after a start it is not known which members have the writes
-    /// that were in flight.
+    /// Copies the first member in sync to all other members, because after a start the mirror does not know which
+    /// members have the writes that were in flight.
     async fn resync(&self) -> Result<()> {
         if self.resynced.replace(true) || self.has(Sin::NeverResyncs) {
             return Ok(());
@@ -138,13 +137,13 @@ impl Copies {
         self.revive().await
     }
 
-    /// Marks all members as in sync.
+    /// Marks all members as in sync, and records that in the labels.
     async fn revive(&self) -> Result<()> {
         self.failed.iter().for_each(|failed| failed.set(false));
         self.remember().await
     }
 
-    /// Reads from the member number `turn`, or from another member if that one fails.
+    /// Reads from the member number `turn`, or from another member if the read of that member fails.
     async fn read_any(&self, op: &mut Op, turn: usize) -> Result<()> {
         loop {
             let live: Vec<_> = self.live().collect();

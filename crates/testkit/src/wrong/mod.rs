@@ -1,4 +1,4 @@
-//! Devices that break one rule each. The battery must refuse all of them, or its verdicts mean nothing.
+//! Devices that break one rule of the battery each, to prove that the battery finds every breach.
 //!
 //! Each device is correct except for one [`Sin`]. Without a sin it passes the battery.
 
@@ -15,83 +15,83 @@ use sim::Rule;
 use crate::refusal::Broken;
 use crate::subject::Subject;
 
-/// The rule that a wrong device breaks.
+/// The fault that a wrong device has on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Sin {
-    /// Acknowledges a write before its members do.
+    /// The device acknowledges a write before its members acknowledge it.
     AcknowledgesEarly,
-    /// Flushes all members except the first.
+    /// The device flushes all members except the first.
     FlushSkipsMember,
-    /// Acknowledges a flush without flushing its members.
+    /// The device acknowledges a flush without flushing its members.
     IgnoresFlush,
-    /// Drops FUA from the requests to its members.
+    /// The device drops FUA from the requests to its members.
     IgnoresFua,
-    /// Sends overlapping writes to the members in different orders.
+    /// The device sends overlapping writes to its members in different orders.
     ReordersOverlaps,
-    /// Reports success after a failure of a member, and continues to use the member.
+    /// The device reports success after a failure of a member, and continues to use the member.
     SwallowsErrors,
-    /// Does not resync the members after a start.
+    /// The device does not resync its members after a start.
     NeverResyncs,
-    /// Does not record the failure of a member for the next start.
+    /// The device does not record the failure of a member for the next start.
     ForgetsStale,
-    /// Acknowledges a write before the labels record that a member has failed.
+    /// The device acknowledges a write before the labels record that a member has failed.
     MarksLate,
-    /// Records that a member is in sync before its resync has ended.
+    /// The device records that a member is in sync before the resync of the member has ended.
     RevivesEarly,
-    /// Passes a discard on to members, which may carry it out differently.
+    /// The device passes a discard on to its members, which may read differently afterwards.
     DiscardsCopies,
-    /// Retries a failed flush, and reports success.
+    /// The device retries a failed flush, and reports success.
     RetriesFlush,
-    /// Reports a failed flush once, and not again.
+    /// The device reports a failed flush once, and lets later flushes succeed.
     ForgetsFailedFlush,
-    /// Lets a flush share the result of one that is already in flight.
+    /// The device lets a flush share the result of another flush that is already in flight.
     JoinsFlush,
-    /// Does not write the last block of a longer write.
+    /// The device does not write the last block of a longer write.
     WritesPart,
-    /// Fills the last block of a longer read with junk.
+    /// The device fills the last block of a longer read with junk.
     JunkAtEdge,
-    /// Replies to some reads with the bytes of an earlier read.
+    /// The device replies to some reads with the bytes of an earlier read.
     AnswersStale,
-    /// Reads one block too low in the second half of the device.
+    /// The device reads from an address that is one block too low in its second half.
     OffByOne,
-    /// Acknowledges a write of zeroes and writes nothing.
+    /// The device acknowledges a write-zeroes request and writes nothing.
     ZeroesNothing,
-    /// Returns bytes from another address in reads of discarded ranges.
+    /// The device returns bytes from another address in reads of discarded ranges.
     DiscardExposes,
-    /// Returns other bytes in each read of a discarded range.
+    /// The device returns other bytes in each read of a discarded range.
     DiscardFlickers,
-    /// Reports every range as zeros.
+    /// The device reports every range as zeros in block status.
     StatusLies,
-    /// Changes the payload of a write.
+    /// The device changes the payload of a write.
     ChangesPayload,
-    /// Never returns some buffers to the pool.
+    /// The device never returns some buffers to the buffer pool.
     LeaksBuffer,
-    /// Never replies to some writes.
+    /// The device never replies to some writes.
     NeverCompletes,
-    /// Sends longer requests to the lower than the lower accepts.
+    /// The device sends longer requests to its lower than the lower accepts.
     IgnoresLimit,
-    /// Starts two reads into one buffer at the same time.
+    /// The device starts two reads into one buffer at the same time.
     SharesBuffer,
-    /// Reports a larger size than its lower has.
+    /// The device reports a larger size than its lower has.
     Boasts,
-    /// Panics when a lower fails.
+    /// The device panics when a request to its lower fails.
     Panics,
-    /// Fails some requests at random, without an error of a lower.
+    /// The device fails some requests at random, without an error of its lower.
     FailsAtRandom,
-    /// Reports a number as durable without storing it.
+    /// The device reports its number of starts as durable without storing the number.
     NeverStores,
-    /// Starts on a used disk without a state, and overwrites the disk.
+    /// The device starts on a used disk without a state, and overwrites the disk.
     FormatsUsed,
-    /// Changes bytes of the lower before the device is committed.
+    /// The device changes bytes of its lower before the live change that made the device is committed.
     ActsUnsure,
-    /// Panics at a command with the name of a member that does not exist.
+    /// The device panics at a command with the name of a member that does not exist.
     PanicsAtCommand,
-    /// Knows a command that its kind does not declare.
+    /// The device accepts a command that it does not declare.
     HidesCommand,
 }
 
 impl Sin {
-    /// All sins, in the order of their declaration.
+    /// All faults of wrong devices, in the order of their declaration.
     pub const ALL: [Self; 35] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
@@ -130,7 +130,7 @@ impl Sin {
         Self::HidesCommand,
     ];
 
-    /// Returns the rules for whose breach the battery may refuse a device with this sin.
+    /// Returns the rules for whose breach the battery may refuse a device with this fault.
     pub fn breaks(self) -> &'static [Broken] {
         use Broken::{Builds, Foreign, Promise};
         use Broken::{Bytes, Completes, Copies, Errors, Facts, Panic, Payload, Returns, Seam};
@@ -199,7 +199,7 @@ impl Sin {
 
 const SIZE: u64 = 48 << 10;
 
-/// Returns a subject with this sin.
+/// Returns a subject of the battery with this fault.
 pub fn subject(sin: Sin) -> Subject {
     match sin {
         _ if sin.is_of_a_state() => keeper(Some(sin)),
@@ -209,7 +209,7 @@ pub fn subject(sin: Sin) -> Subject {
     }
 }
 
-/// Returns a subject that writes to two members, and reads from either of them.
+/// Returns a subject that writes to two members and reads from either member, with the fault `sin` if given.
 pub fn copies(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("two copies".to_owned(), |sin| format!("two copies, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
@@ -221,7 +221,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     subject.with_copies(1)
 }
 
-/// Returns a subject that stores the number of its starts on its lower.
+/// Returns a subject that stores the number of its starts on its lower, with the fault `sin` if given.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
     let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
@@ -236,7 +236,7 @@ pub fn keeper(sin: Option<Sin>) -> Subject {
     })
 }
 
-/// Returns a subject that forwards all requests to one lower.
+/// Returns a subject that forwards all requests to one lower, with the fault `sin` if given.
 pub fn one(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("one lower".to_owned(), |sin| format!("one lower, {sin:?}"));
     Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {

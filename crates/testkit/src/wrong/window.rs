@@ -96,7 +96,7 @@ impl Window {
         Ok(())
     }
 
-    /// Changes the bytes of a read whose range was discarded, if the device has such a sin.
+    /// Changes the bytes of a read whose range was discarded, if the device has such a fault.
     fn expose(&self, range: ByteRange, into: &Buf) {
         let discarded = self.discarded.borrow().iter().any(|other| other.overlaps(range));
         if !discarded || into.len() < 1024 {

@@ -1,4 +1,4 @@
-//! Every message byte by byte, written by hand from the specification.
+//! Checks the bytes of every NBD message against bytes written by hand from the specification.
 
 use wire::nbd::{
     Body, Chunks, ClientConfig, ClientHandshake, Command, CommandFlags, Errno, Extent, OptionCode,
@@ -28,7 +28,7 @@ fn chunks(style: ReplyStyle) -> Chunks {
     Reply::new(&request(Command::Read, CommandFlags::NONE), style).chunks().unwrap()
 }
 
-/// Parses the message in `bytes`, which must fill them except for `follows` bytes of data.
+/// Parses the reply message at the start of `bytes`. After the message, `follows` bytes of data must be left.
 fn parsed(bytes: &[u8], style: ReplyStyle, follows: usize) -> ReplyMessage<'_> {
     let (message, taken) = ReplyMessage::parse(bytes, style, 1 << 20).unwrap().unwrap();
     assert_eq!(taken + follows, bytes.len());

@@ -1,4 +1,4 @@
-//! The server's handshake against clients that send options out of order or malformed.
+//! Tests of the NBD server's handshake with clients that send options out of order or malformed.
 
 use wire::nbd::{
     Context, ExportEntry, ExportFacts, Exports, Limits, OptionCode, ProtocolError, ReplyCode,
@@ -32,7 +32,7 @@ fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError
     }
 }
 
-/// Exports that refuse every client.
+/// The exports of a server under test, which refuse every client.
 struct Nobody;
 
 impl Exports for Nobody {
