@@ -149,7 +149,7 @@ fn lock_command_passes_through_tables_and_hooks() {
 }
 
 #[test]
-fn lock_command_over_two_devices_is_atomic() {
+fn dropped_lock_command_releases_ranges_on_all_devices() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, lock_b) = bench.lock();
@@ -164,7 +164,7 @@ fn lock_command_over_two_devices_is_atomic() {
 }
 
 #[test]
-fn overlapping_lock_commands_reach_devices_in_same_order() {
+fn lock_commands_of_two_stripes_lock_shared_disks_in_same_order() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, _) = bench.lock();
@@ -180,7 +180,7 @@ fn overlapping_lock_commands_reach_devices_in_same_order() {
 }
 
 #[test]
-fn lock_commands_within_device_run_in_address_order() {
+fn lock_command_locks_ranges_of_one_disk_in_order_of_address() {
     let mut bench = Bench::new();
     let (a, lock) = bench.lock();
     let part = |bench: &mut Bench, start| {

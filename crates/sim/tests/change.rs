@@ -521,7 +521,7 @@ fn record_on(rig: &Rig, disk: usize) -> Record {
 /// An interrupted first start may have updated a disk's label several times. The first label that the next start writes
 /// must already count as newer than these.
 #[test]
-fn label_of_new_disk_is_newer_than_from_interrupted_start() {
+fn first_label_of_start_is_newer_than_labels_of_interrupted_start() {
     let cut = Rig::new(3);
     // So that its graph gets another uuid than the one below.
     Uuid::draw(&cut.world.env());

@@ -45,7 +45,7 @@ fn keep(
 }
 
 #[tokio::test(start_paused = true)]
-async fn worker_waits_for_order_after_quick_deaths() {
+async fn supervisor_stops_restarts_when_worker_ends_quickly_each_time() {
     let (place, started) = (Place::new("giving-up"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();
@@ -86,7 +86,7 @@ async fn at_rest(kept: &Kept) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_once_is_one_try_and_restores_status() {
+async fn supervisor_try_once_starts_worker_once_and_restores_status() {
     let (place, started) = (Place::new("one-try"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();

@@ -39,7 +39,7 @@ fn error_device_combines_schedule_range_after_and_count() {
 }
 
 #[test]
-fn rate_fails_random_share_of_requests() {
+fn error_device_rate_fails_random_share_of_requests() {
     let world = World::new();
     let share = |options| failures(&world, &graph(&world, options), 2000).len();
     assert_eq!(share("rate = 0"), 0);

@@ -490,7 +490,7 @@ fn resync_yields_to_clients_and_completes() {
 /// A write fails on the last member in sync, which stays in sync. The write is still in flight to the second member
 /// when the resync of the second member ends. Once the second member has the write, the mirror fails the first member.
 #[test]
-fn member_that_missed_write_is_out_once_other_has_it() {
+fn mirror_fails_last_member_that_missed_write_after_resync_of_other() {
     let pair = Pair::new(8 * MIB);
     pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 4 * MIB));
     pair.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -611,7 +611,7 @@ fn resync_waits_for_late_write_of_previous_resync() {
 
 /// Block status fails on the first member, so the mirror must return the extents of the second member only.
 #[test]
-fn status_is_answer_of_one_member() {
+fn mirror_returns_block_status_of_one_member() {
     let (world, size) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
     let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&size), &[]).unwrap());
@@ -633,7 +633,7 @@ fn status_is_answer_of_one_member() {
 /// The source of a resync is failed by command during a read, and its bytes change. The resync must read the range
 /// again from another member.
 #[test]
-fn resync_does_not_believe_source_that_failed_meanwhile() {
+fn resync_rereads_range_when_source_fails_during_read() {
     let pair = Pair::of(3, MIB, false, &[]);
     let is_in_sync = |member: &block::Member| member.state == MemberState::InSync;
     while !pair.report().members.iter().all(is_in_sync) {
@@ -656,7 +656,7 @@ fn resync_does_not_believe_source_that_failed_meanwhile() {
 /// While a block-status request is in flight to the only member in sync, a second member comes in sync, and the first
 /// member is failed. The mirror must then ask the second member.
 #[test]
-fn status_asks_member_that_came_in_sync_meanwhile() {
+fn mirror_retries_block_status_on_member_that_came_in_sync() {
     let (world, disk) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
     let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&disk), &[]).unwrap());

@@ -222,7 +222,7 @@ fn remap_survives_kills_and_power_cuts_during_packing() {
 
 /// A partial write to a new block must not show the bytes of the freed block that had the same place on the disk.
 #[test]
-fn first_partial_write_zeroes_rest_of_block() {
+fn remap_zeroes_rest_of_block_at_first_partial_write() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
@@ -444,7 +444,7 @@ fn remap_rejects_changed_size_and_block() {
 }
 
 #[test]
-fn first_write_costs_one_flush_and_overwrite_no_flush() {
+fn remap_first_write_costs_one_flush_and_overwrite_none() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
@@ -463,7 +463,7 @@ fn first_write_costs_one_flush_and_overwrite_no_flush() {
 }
 
 #[test]
-fn packing_moves_used_blocks_before_free_blocks() {
+fn remap_packing_moves_used_blocks_before_free_blocks() {
     let mut bench = Bench::new(1, 1, 60);
     bench.set("policy", Value::Text("log".to_owned()));
     let life = bench.start();

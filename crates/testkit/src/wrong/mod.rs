@@ -86,7 +86,7 @@ pub enum Sin {
     ActsUnsure,
     /// The device panics at a command with the name of a member that does not exist.
     PanicsAtCommand,
-    /// The device accepts a command that it does not declare.
+    /// The device accepts a command that its kind does not declare.
     HidesCommand,
 }
 

@@ -129,7 +129,7 @@ fn handshake_continues_after_info_option() {
 }
 
 #[test]
-fn client_can_repeat_go_after_malformed_go() {
+fn client_can_repeat_go_option_after_malformed_go_option() {
     let mut server = Server::new();
     let good = info_data("first", &[3]);
     let mut long_name = good.clone();
