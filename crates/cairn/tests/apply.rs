@@ -1,4 +1,4 @@
-//! Live changes: graphs that change while clients use them.
+//! `cairn apply` and `cairn device resize`: live changes of graphs while clients use them.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

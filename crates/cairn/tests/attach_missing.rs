@@ -1,5 +1,5 @@
-//! `cairn attach` on a machine without a kernel NBD client or a writable directory for mounts. These tests have a file
-//! of their own: each server has a mount namespace of its own, which would keep the mounts of other tests busy.
+//! `cairn attach` on a machine where a device node, a writable directory or the kernel's NBD client is missing. These
+//! tests have a file of their own: each server has a mount namespace, which would keep the mounts of other tests busy.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! `cairn daemon`: graphs start, change, stop, and outlive their workers.
+//! `cairn daemon`: it starts, changes, stops and restarts graphs, and its workers survive its kill.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Malicious disks: their labels hold settings that Cairn never writes there.
+//! Malicious disks, whose labels hold settings that Cairn never writes to a label.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

@@ -26,7 +26,7 @@ impl Time {
         time
     }
 
-    /// Returns the simulated world.
+    /// Returns the simulated world with all disks.
     pub fn world(&self) -> &SimWorld {
         &self.world
     }

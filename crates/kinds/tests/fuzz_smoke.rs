@@ -23,7 +23,7 @@ fn label_spec_parser_handles_random_texts() {
     assert!(counted > testkit::INPUTS / 50, "{counted} of {} were taken", testkit::INPUTS);
 }
 
-/// The fuzzer found this input, at which the parser panicked.
+/// The fuzzer found this input, for which a check of the fuzz target failed.
 #[test]
 fn label_spec_parser_handles_control_character_in_number() {
     bodies::label_text(b"_ff=5_ff\x05f\xbff");

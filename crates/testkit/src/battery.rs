@@ -70,7 +70,8 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
 }
 
 impl Passed {
-    /// Runs `scene` in a new world. A panic breaks a rule too. Returns the number of requests that each lower got.
+    /// Runs the part `scene` of the battery in a new simulated world. A panic breaks a rule too. Returns the number of
+    /// requests that each lower got.
     fn run(
         &mut self,
         subject: &Subject,
@@ -94,8 +95,8 @@ impl Passed {
         })
     }
 
-    /// Runs a scene with an error injected at each request of each lower: once for that request, and once for all
-    /// later requests too.
+    /// Runs clients on the subject with an error injected at each request of each lower: once at that request only, and
+    /// once at all later requests too.
     fn errors(&mut self, subject: &Subject, fuse: bool) -> Result<(), Refusal> {
         let calls = self.run(subject, "errors", 0, fuse, |bench| {
             bench.begin(3, 20, UNDISTURBED);

@@ -1,4 +1,4 @@
-//! A subject under test: its world, its lowers, its clients, and the model that checks the replies.
+//! Runs a subject of the battery in a simulated world, with its lowers, its clients, and a model that checks replies.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -28,9 +28,9 @@ const JUNK: u8 = 0xee;
 /// The requests to a lower that fail on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inject {
-    /// Number of the first request that fails, from zero.
+    /// Number of the first request to the strict lower that fails, counted from zero.
     pub at: u64,
-    /// Whether all later requests fail too.
+    /// Whether all requests after the request number `at` fail too.
     pub sticky: bool,
 }
 

@@ -160,7 +160,7 @@ fn stack() -> impl Strategy<Value = Node> {
     })
 }
 
-/// Generates a table and the sizes of its lowers.
+/// Generates a random table, and the sizes of its lowers in bytes.
 fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
     stack().prop_map(|node| match node {
         Node::Table { table, lowers } => (table, lowers.iter().map(Node::size).collect()),

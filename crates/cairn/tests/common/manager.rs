@@ -111,7 +111,7 @@ impl<'d> Manager<'d> {
         std::fs::read_to_string(self.dir.path("server.log")).unwrap_or_default()
     }
 
-    /// Carries out the pending sd_notify messages of the server, and returns their texts.
+    /// Carries out the pending `sd_notify` messages of the server, and returns their texts.
     pub fn listen(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         while let Some((words, file)) = self.message() {

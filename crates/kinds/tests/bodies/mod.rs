@@ -1,5 +1,5 @@
-//! The body of a fuzz target. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a few thousand inputs
-//! in each `cargo test`.
+//! The body of the fuzz target of specs in labels. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a
+//! few thousand inputs in each `cargo test`.
 
 use graph::spec::{Local, Spec};
 

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand inputs in
-//! each `cargo test`.
+//! Bodies of the fuzz targets of labels and vaults. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies
+//! over a few thousand inputs in each `cargo test`.
 
 use meta::vault::entry::{ENTRY_BYTES, Slot};
 use meta::vault::page::{PAGE_BYTES, Page, Pointer};

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few
-//! thousand inputs in each `cargo test`.
+//! The bodies of the supervisor's fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies over a
+//! few thousand inputs in each `cargo test`.
 
 use supervisor::{NotifyMessage, Record};
 
@@ -20,7 +20,7 @@ fn check(data: &[u8]) {
     }
 }
 
-/// Parses fuzzed bytes as an sd_notify message of a worker to the daemon.
+/// Parses fuzzed bytes as an `sd_notify` message of a worker to the daemon.
 pub fn keeper_words(data: &[u8]) {
     let words = NotifyMessage::parse(data);
     assert!(words.name.len() <= data.len() * 3, "nothing is made up");

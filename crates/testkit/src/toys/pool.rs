@@ -13,7 +13,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The names of the volumes, the one in the first half first.
+    /// The names of the volumes in the first half and in the second half of the lower.
     pub const NAMES: [&str; 2] = ["left", "right"];
 
     /// Creates the two volumes over `lower`.

@@ -1,5 +1,5 @@
-//! The body of the fuzz target. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
-//! inputs in each `cargo test`.
+//! The body of the fuzz target of TLS records. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a few
+//! thousand inputs in each `cargo test`.
 
 use tls::record::{
     AeadKey, Content, HEADER_BYTES, Half, Iv, OVERHEAD_BYTES, PLAIN_MAX_BYTES, SEALED_MAX_BYTES,

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few thousand
-//! inputs in each `cargo test`.
+//! Bodies of the fuzz targets of the NBD and FUSE codecs. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every
+//! body over a few thousand inputs in each `cargo test`.
 //!
 //! Each body checks that a codec does not panic, takes no more bytes than the input has, makes progress in every step
 //! unless it waits for input, and returns the same result for every division of the input into pieces.
