@@ -19,7 +19,7 @@ pub enum Command {
     },
     /// `eio DISK VERB [COUNT]`: makes the next requests of one operation fail on a disk.
     Fail {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
         /// Operation of the requests that fail, such as read or flush.
         verb: OpKind,
@@ -28,24 +28,24 @@ pub enum Command {
     },
     /// `stall DISK TIME`: delays all replies of a disk.
     Stall {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
         /// Time for which the disk sends no replies.
         time: Duration,
     },
     /// `hang DISK`: stops all replies of a disk until `release`.
     Hang {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
     },
     /// `release DISK`: lets a disk reply again after `hang`.
     Release {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
     },
     /// `rot DISK OFFSET`: flips a bit on the medium of a disk.
     Rot {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
         /// Offset in bytes of the byte in which a bit flips.
         offset: u64,

@@ -28,8 +28,8 @@ impl Testing {
     }
 }
 
-/// Function that adds a device, with everything below it, to a random graph. The number is the most levels of devices
-/// below the added device.
+/// Function that adds a device, with everything below the device, to a random graph. The number is the largest number
+/// of levels of devices below the added device.
 pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 
 /// How random graphs of the simulator draw devices of a kind.

@@ -1,4 +1,5 @@
-//! Labels in memory, which store states of devices without disks. They have the freedoms of labels on disks.
+//! Simulated labels in memory, in which devices under test store their states. Writes of these labels may be slow, fail
+//! or reach only some disks, as writes of labels on disks may.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

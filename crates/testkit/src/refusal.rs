@@ -36,7 +36,7 @@ pub enum Broken {
     Commands,
 }
 
-/// The refusal of a subject by the battery.
+/// The result of the battery for a subject that breaks a rule.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The rule that the subject has broken.

@@ -73,7 +73,7 @@ impl Verb for Release {
     }
 }
 
-/// Origin, number and first byte of the command that allocated a run.
+/// Client number (origin), command number and first byte of the range of the command that allocated a run.
 type Key = (u32, u64, u64);
 
 /// A device that forwards requests, and allocates its space by commands.
