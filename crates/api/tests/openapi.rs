@@ -1,4 +1,4 @@
-//! Compares `docs/api/openapi.json` with the requests and answers.
+//! Compares the schemas in `docs/api/openapi.json` with the JSON of the API's requests and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn document() -> Value {
     serde_json::from_str(include_str!("../../../docs/api/openapi.json")).unwrap()
 }
 
-/// Returns the first mismatch between a value and its schema, and its place.
+/// Returns the first mismatch between a JSON value and its schema, with the path of the wrong part in the value.
 fn misfit(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let name = name.strip_prefix("#/components/schemas/").unwrap();
@@ -86,7 +86,7 @@ fn object(
     })
 }
 
-/// Returns the fields that a part of a flattened struct knows.
+/// Returns the names of the fields that the schema `part` of an `allOf` schema defines for `value`.
 fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
     let part = match part.get("$ref").and_then(Value::as_str) {
         Some(name) => &document["components"]["schemas"][name.rsplit('/').next().unwrap()],
@@ -104,7 +104,7 @@ fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
     }
 }
 
-/// Returns an example of each type, with every field present.
+/// Returns an example of each API type in JSON, with the name of the type. Every optional field is present.
 fn examples() -> Vec<(&'static str, Value)> {
     fn of<T: Serialize>(name: &'static str, value: &T) -> (&'static str, Value) {
         (name, serde_json::to_value(value).unwrap())

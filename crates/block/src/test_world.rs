@@ -1,4 +1,4 @@
-//! A world for unit tests: tasks, timers, and a clock that only the test advances.
+//! A simulated environment for unit tests: tasks, timers, and a clock that only the test advances.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::env::{
 };
 use crate::{BufPool, Env, Mono, Result, error};
 
-/// A simulated world that a test drives.
+/// A simulated environment. Its tasks and its clock advance only when the test calls `run` or `advance`.
 pub struct TestWorld {
     now: Cell<Mono>,
     timers: RefCell<BTreeMap<TimerId, Waker>>,
@@ -22,7 +22,7 @@ pub struct TestWorld {
     pool: BufPool,
 }
 
-/// Whether a task was woken.
+/// The waker of all tasks of a [`TestWorld`]; the flag is set when a task was woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -33,7 +33,7 @@ impl Wake for Woken {
 }
 
 impl TestWorld {
-    /// Creates a world, and the environment that leads to it.
+    /// Creates a simulated world, and the `Env` through which the code under test uses the world.
     pub fn new() -> (Rc<Self>, Env) {
         let world = Rc::new(Self {
             now: Cell::new(Mono(Duration::from_secs(1))),
@@ -45,12 +45,12 @@ impl TestWorld {
         (world.clone(), Env::new(world))
     }
 
-    /// Returns the number of tasks that have not ended.
+    /// Returns the number of tasks of the simulated world that have not ended.
     pub fn tasks(&self) -> usize {
         self.tasks.borrow().len()
     }
 
-    /// Polls all tasks until none of them is woken any more.
+    /// Polls all tasks of the simulated world until no task is woken any more.
     pub fn run(&self) {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
@@ -69,7 +69,7 @@ impl TestWorld {
         }
     }
 
-    /// Lets time pass, and polls all tasks at each timer on the way.
+    /// Advances the simulated clock by `time`, and polls all tasks at each timer that expires until then.
     pub fn advance(&self, time: Duration) {
         let end = self.now.get().after(time);
         self.run();

@@ -1,4 +1,4 @@
-//! Live changes: graphs that change while clients use them.
+//! `cairn apply` and `cairn device resize`: live changes of graphs while clients use them.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
 use common::{Dir, Serve, tool, until};
 
-/// Returns the spec of two encrypted copies, with further disks, devices and exports.
+/// Returns the spec of an encrypted mirror with two members, with further disks, devices and exports.
 fn spec(disks: &str, devices: &str, exports: &str) -> String {
     format!(
         "name = \"home\"\n[disk]\n\

@@ -1,4 +1,4 @@
-//! Exports as block devices of this machine: file systems on them, and the bytes that reach the disks.
+//! `cairn attach`: exports as block devices of this machine, file systems on them, and the bytes on their disks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use api::{Attached, GraphView, Status};
 use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, PAIR, tool};
 
-/// Serves a sparse file of 512 MiB as `vol`.
+/// Starts `cairn serve` on a sparse file of 512 MiB, with the export `vol`.
 fn file() -> (Dir, common::Serve) {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "512M"]);
@@ -315,7 +315,7 @@ fn attach_by_uri_serves_export_of_another_server() {
     assert!(name.is_gone());
 }
 
-/// An nbdkit server, which ends when this value is dropped.
+/// The process id of an nbdkit server. The server is killed when this value is dropped.
 struct Nbdkit(u32);
 
 impl Nbdkit {

@@ -1,4 +1,4 @@
-//! The end of an attached device: while it is in use, by signals, by force; and the remains of a failed attach.
+//! How attached block devices end: by `detach` during use, by signals to the server, by force; and failed attaches.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::machine::{Background, Name, is_root, noise, run};
 use common::{Dir, Serve, until};
 
-/// Serves a file of 64 MiB as `vol`, with further arguments.
+/// Starts `cairn serve` on a file of 64 MiB with the export `vol`, with further arguments of the command.
 fn file(args: &[&str]) -> (Dir, Serve) {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "64M"]);

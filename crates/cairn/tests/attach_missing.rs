@@ -1,5 +1,5 @@
-//! Attaching on a machine where a facility is missing, full, or not writable. In a file of its own: each server here
-//! has a copy of all present mounts, and would keep those of other tests.
+//! `cairn attach` on a machine where a device node, a writable directory or the kernel's NBD client is missing. These
+//! tests have a file of their own: each server has a mount namespace, which would keep the mounts of other tests busy.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::process::Command;
 use common::machine::{Background, Name, is_root};
 use common::{Dir, until};
 
-/// Starts a server in a mount namespace of its own, after running `lines` of shell there.
+/// Runs the shell commands `lines` in a new mount namespace, and then starts `cairn serve` in that namespace.
 fn elsewhere(dir: &Dir, lines: &str) -> Background {
     dir.text(&["create", "disk.img", "1M"]);
     let script =

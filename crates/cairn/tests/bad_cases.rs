@@ -1,5 +1,5 @@
-//! Bad input of the command line, as data: each `bad/NAME.case` holds a command, its preparation, its whole stderr
-//! and its exit code. `CASES=write` rewrites the expected output. Read the differences before you commit them.
+//! Wrong command lines of `cairn`, as data: each `bad/NAME.case` holds a command, its preparation, its whole stderr and
+//! its exit code. `CASES=write` rewrites the expected output. Read the differences before you commit them.
 //!
 //! | line | meaning |
 //! | --- | --- |
@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 
 use common::{Dir, Ran, send};
 
-/// A case: the lines before `exit:`, and the expected output.
+/// One `.case` file: the lines before `exit:`, and the expected exit code and stderr.
 struct Case {
     name: String,
     path: PathBuf,
@@ -51,7 +51,7 @@ impl Case {
         lines.map(|(_, value)| format!("{value}\n")).collect()
     }
 
-    /// Runs the command, and returns its exit code and messages in the form of the file.
+    /// Runs the command of the case, and returns its exit code and stderr in the form of the `.case` file.
     fn said(&self) -> String {
         let dir = Dir::new();
         let shell = |lines: &str| {
@@ -87,7 +87,7 @@ impl Case {
     }
 }
 
-/// Replaces the numbers that change in each run: `process 123` by `process PID`, `/dev/loop1` by `/dev/loopN`.
+/// Replaces numbers in stderr that change in each run: `process 123` by `process PID`, `/dev/loop1` by `/dev/loopN`.
 fn without_ids(text: &str) -> String {
     let mut text = text.to_owned();
     for (before, id) in [("process ", "PID"), ("/dev/loop", "N")] {

@@ -1,4 +1,4 @@
-//! Programs of other projects as clients of the real binary, and crowds of bad clients.
+//! NBD programs of other projects as clients of `cairn serve`, and many clients that misbehave at once.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const MIB: usize = 1 << 20;
 
-/// Returns the spec of two files, striped or mirrored.
+/// Returns a spec with two file disks and a device of `kind` over them: `stripe` or `mirror`.
 fn pair(kind: &str) -> String {
     format!(
         "[disk]\na = {{ file = \"a.img\", size = \"64MiB\", create = true }}\n\
@@ -191,7 +191,7 @@ fn server_reports_connection_limit_to_refused_client() {
     assert!(ran.err.contains(words), "{ran:?}");
 }
 
-/// Connects and reads the greeting. Returns `None` if there was none.
+/// Connects to the server and reads the NBD greeting. Returns `None` if the server sent no greeting.
 fn greeted(serve: &Serve) -> Option<UnixStream> {
     let path = serve.uri().split_once("socket=").unwrap().1;
     let mut stream = UnixStream::connect(path).ok()?;

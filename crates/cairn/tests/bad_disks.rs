@@ -1,4 +1,4 @@
-//! Disks that fail while they are served: the errors that clients get, the report of `status`, the exit code.
+//! Disks that fail while `cairn serve` uses them: the errors of clients, the output of `status`, the exit code.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
-/// Runs these qemu-io commands and returns its output. qemu-io flushes when it ends.
+/// Runs `commands` with qemu-io on the export, and returns the output. qemu-io sends a flush when it ends.
 fn io(dir: &Dir, serve: &Serve, commands: &[&str]) -> Ran {
     run(dir, &["-f", "raw", serve.uri()], commands)
 }
 
-/// Runs qemu-io commands read-only, and so without a flush.
+/// Runs `commands` with qemu-io on the export opened read-only, so that qemu-io sends no flush when it ends.
 fn look(dir: &Dir, serve: &Serve, commands: &[&str]) -> Ran {
     run(dir, &["-r", "-f", "raw", serve.uri()], commands)
 }
@@ -30,7 +30,7 @@ fn run(dir: &Dir, args: &[&str], commands: &[&str]) -> Ran {
     ran
 }
 
-/// A file system of its own, which is unmounted at the end.
+/// The mount point of a file system for one test. It is unmounted when this value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -51,7 +51,7 @@ impl Drop for Mount {
     }
 }
 
-/// An NBD server of another project, which can be frozen.
+/// A running nbdkit server, which the test can stop and continue by signals.
 struct Other(Child);
 
 impl Other {
@@ -176,7 +176,7 @@ fn client_gets_enospc_when_file_system_is_full() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Writes the spec of a thin volume on a sparse file, which is larger than its file system.
+/// Writes the spec of a thin volume of 128 MiB on a sparse file of 64 MiB. The file is on a tmpfs of `size` bytes.
 fn thin(dir: &Dir, size: &str) -> Mount {
     let mount = Mount::tmpfs(dir, size);
     dir.write(
@@ -268,7 +268,7 @@ fn mirror_fails_hanging_member_after_timeout() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// A file of a file system in user space. Its process can be frozen.
+/// A running nbdfuse, and the file that it provides through FUSE. The test can stop and continue the process.
 struct Fuse(Child, PathBuf);
 
 impl Fuse {
@@ -290,7 +290,7 @@ impl Fuse {
         send(self.0.id(), signal);
     }
 
-    /// Kills it without notice, like a pulled cable.
+    /// Kills the nbdfuse process, so that all later requests to its file fail.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -360,7 +360,7 @@ fn hanging_nbd_disk_fails_requests_until_restart() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// A loop device over a file in user space. It fails when the process of the file system ends.
+/// The path of a loop device over the file of nbdfuse. Its requests fail when the nbdfuse process ends.
 struct Loop(String);
 
 impl Loop {

@@ -1,4 +1,4 @@
-//! Whether labels are sound, and the actions of a repair.
+//! `cairn check` and `cairn repair`: whether the labels on disks are sound, and how damaged labels are rewritten.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -21,7 +21,7 @@ fn spec(kind: &str) -> String {
     )
 }
 
-/// Makes a graph that was served once.
+/// Makes a directory with a graph of two labelled disks under a device of `kind`. The graph was served once.
 fn made(kind: &str) -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", &spec(kind));
@@ -34,7 +34,7 @@ fn damage(dir: &Dir, disk: &str, from: u64, len: u64) {
     file.write_all_at(&noise(len as usize, from), from).unwrap();
 }
 
-/// Damages both copies of the label at the front. Each can still be recognized as a label.
+/// Damages both copies of the label in the first MiB of a disk. Each copy can still be recognized as a label.
 fn damage_front(dir: &Dir, disk: &str) {
     for at in [64 << 10, 320 << 10] {
         damage(dir, disk, at + 600, 8);
@@ -205,7 +205,7 @@ fn check_reports_disk_at_other_path_than_spec() {
     dir.text(&["check", "home.toml"]);
 }
 
-/// Makes a directory with the same disks. Processes there look for running graphs elsewhere.
+/// Makes a second directory with hard links to the disks of `dir`. Commands in it do not find the servers of `dir`.
 fn elsewhere(dir: &Dir) -> Dir {
     let other = Dir::new();
     for name in ["a.img", "b.img"] {
@@ -365,8 +365,8 @@ fn repair_accepts_damaged_only_copy_only_with_trust_option() {
     dir.serve(&["home.toml"]).stop().ok();
 }
 
-/// Makes a mirror with the newest bytes on b alone, and damages the end of b. If `failed`, a was failed by hand; else
-/// it was missing.
+/// Makes a mirror whose newest bytes are on disk `b` alone, and damages the end of `b`. If `failed`, a command failed
+/// the member `a` before the last writes; else the file of `a` was missing during them.
 fn newest_is_cut(failed: bool) -> Dir {
     let dir = made("mirror");
     let fill = |serve: &common::Serve, byte: u8| {
@@ -498,7 +498,7 @@ fn check_ignores_failing_disk_of_another_graph() {
     far.end();
 }
 
-/// Serves `disk` as a raw disk and writes to it, so that the write also covers its label.
+/// Serves `disk` as a raw disk, and writes to its first 6 MiB, which also overwrites the label at its front.
 fn write_raw(dir: &Dir, disk: &str) {
     let raw = format!(
         "name = \"raw\"\n[disk]\nd = {{ file = \"{disk}\", label = false }}\n[export]\nvol = {{ on = \"d\" }}\n"
@@ -596,7 +596,7 @@ fn start_refuses_overwritten_member_when_others_missed_writes() {
     serve.stop().ok();
 }
 
-/// Returns the findings of a check that are more than a note: the disk or device of each, and its message.
+/// Returns the findings of `cairn check` that are not `sound`: the disk or device of each finding, and its message.
 fn findings(dir: &Dir, code: i32) -> Vec<(String, String)> {
     let found: serde_json::Value = dir.json(code, &["check", "home"]);
     let graphs = found["graphs"].as_array().expect("a list of graphs");

@@ -1,5 +1,5 @@
-//! Confinement of processes: workers run behind a seccomp filter, event programs do not, and a pid file follows no
-//! link.
+//! Confinement of processes: a worker runs behind a seccomp filter, an event program does not, and a server does not
+//! write its pid file through a symbolic link.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use common::keeper::{Daemon, home, io, mirror};
 use common::{Dir, until};
 
-/// Returns the `NoNewPrivs` and `Seccomp` fields of a process status.
+/// Returns the `NoNewPrivs` and `Seccomp` fields of the text in `/proc/PID/status`.
 fn confinement(status: &str) -> (String, String) {
     let of = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key));
@@ -22,7 +22,7 @@ fn confinement_of(pid: u32) -> (String, String) {
     confinement(&std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap())
 }
 
-/// Makes a directory with a mirror, and an event program that records its own status for each event.
+/// Makes a directory with the spec of a mirror, and an event program that saves its `/proc/self/status` at each event.
 fn with_program() -> Dir {
     let dir = home();
     dir.write("home.toml", &mirror("home", "[events]\nrun = \"told\"\n"));

@@ -1,5 +1,5 @@
-//! Orders to a daemon that overlap: a restart during another restart, a stop during a restart, and a hand-over with a
-//! graph that does not run. Users of an attached device notice none of this.
+//! Commands and signals to a daemon that overlap: a restart during another restart, a stop during a restart, and a
+//! hand-over with a graph that does not run. Programs that use an attached device must get no error.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,15 +13,15 @@ use common::keeper::Daemon;
 use common::machine::{Background, Name, is_root, noise};
 use common::{Dir, Ran, send, until};
 
-/// Duration of a flush. It is long enough for a signal to arrive while the flush is in flight.
+/// Duration of each flush of the graph: long enough for a signal to arrive while the flush is in flight.
 const FLUSH: Duration = Duration::from_millis(1500);
 
-/// Long enough for such a flush to begin.
+/// Pause of a test after the begin of a stop or a hand-over, long enough for the flush of the graph to begin.
 const BEGUN: Duration = Duration::from_millis(400);
 
 const LEN: usize = 1 << 20;
 
-/// Makes the spec of a graph whose flushes take long, on a disk with a label or without.
+/// Makes a directory with the spec of a graph whose flushes take [`FLUSH`]. `label`: whether its disk has a label.
 fn slow(label: bool) -> Dir {
     let dir = Dir::in_memory();
     let text = format!(
@@ -35,7 +35,7 @@ fn slow(label: bool) -> Dir {
     dir
 }
 
-/// Starts a command without waiting for it.
+/// Starts a `cairn` command, and does not wait for its end.
 fn begin(dir: &Dir, args: &[&str]) -> Child {
     let mut command = dir.command(args);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -46,7 +46,7 @@ fn end(child: Child) -> Ran {
     Ran::of(&child.wait_with_output().unwrap())
 }
 
-/// Writes and flushes a block, and reads it back.
+/// Writes 1 MiB to an attached device, flushes it, and checks that a read returns the same bytes.
 fn works(name: &Name<'_>, seed: u64) {
     let mut device = name.open();
     let (bytes, mut there) = (noise(LEN, seed), vec![0; LEN]);

@@ -1,4 +1,4 @@
-//! Encrypted exports from outside: the bytes on the disk, and the places where the key must not be.
+//! Encrypted exports of `cairn serve`: the bytes on the disk, and the memory in which the key must not be.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Dir, Serve, tool};
 
 const MIB: usize = 1 << 20;
 
-/// Returns the spec of an encrypted file of 8 MiB, with more options.
+/// Returns the spec of an encrypted file of 8 MiB, with more options for the crypt device.
 fn spec(options: &str) -> String {
     format!(
         "name = \"home\"\n\
@@ -26,7 +26,7 @@ fn put_key(dir: &Dir, name: &str, key: &[u8]) {
     fs::set_permissions(dir.path(name), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Returns 64 random bytes, which occur nowhere else.
+/// Returns a key of 64 random bytes, which occur in the server's memory only if the server has read the key.
 fn random_key() -> Vec<u8> {
     let mut key = vec![0; 64];
     File::open("/dev/urandom").unwrap().read_exact_at(&mut key, 0).unwrap();
@@ -71,8 +71,8 @@ fn crypt_writes_same_bytes_as_dm_crypt() {
     }
 }
 
-/// Splits a key into pieces of 16 bytes. AES keeps its round keys in such pieces, and the first ones are the key
-/// itself.
+/// Splits a key into pieces of 16 bytes. AES code keeps round keys of 16 bytes in memory; the first round keys are the
+/// key itself.
 fn pieces(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     key.chunks(16)
 }

@@ -1,4 +1,4 @@
-//! `cairn daemon`: graphs start, change, stop, and outlive their workers.
+//! `cairn daemon`: it starts, changes, stops and restarts graphs, and its workers survive its kill.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -165,7 +165,7 @@ fn daemon_drops_graph_that_fails_first_start() {
     assert_eq!(daemon.stop(), 0);
 }
 
-/// Without labels, a graph cannot be found by a scan of the disks.
+/// The daemon cannot find a graph without labels by its disks, so it restarts the graph from the recorded spec.
 #[test]
 fn daemon_restarts_unlabelled_graph_from_recorded_spec() {
     let dir = Dir::new();
@@ -509,8 +509,8 @@ fn daemon_never_stores_key_that_worker_reads_at_start() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// Live changes that no spec contains are kept as well: members that commands replaced, and bytes on their way back
-/// out of an encryption that the spec no longer has.
+/// A restarted worker keeps live changes that no spec contains: a mirror member that a command replaced, and a running
+/// decryption after the crypt device was removed from the spec.
 #[test]
 fn daemon_records_live_changes_that_no_spec_contains() {
     let dir = home();

@@ -1,4 +1,4 @@
-//! Keys that are given once, by hand, and outlive the worker that got them.
+//! Keys that a worker can read only once, from a descriptor or a terminal: the daemon hands them to the next worker.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -10,7 +10,7 @@ use common::keeper::Daemon;
 use common::memory::{holds, memory};
 use common::{Dir, tool, until};
 
-/// Makes a labelled crypt device whose key source can be read only once.
+/// Makes a directory with the spec of a labelled crypt device whose key comes from `source`.
 fn keyed(source: &str) -> Dir {
     let dir = Dir::new();
     dir.write(

@@ -1,4 +1,4 @@
-//! The view of clients while a worker or its daemon is killed, hangs or is replaced.
+//! Kills, hangs and replacements of a worker or its daemon: the errors and pauses that clients see.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -15,20 +15,20 @@ use common::machine::{Name, is_root, noise};
 use common::manager::Manager;
 use common::{Dir, send, tool, until};
 
-/// Number of kills of one worker under load.
+/// Number of times that a test kills the worker of a graph under load.
 const KILLS: usize = 9;
 
-/// The longest pause for a client after a kill, and at a planned restart.
+/// The longest time that a client may wait for a reply after a kill of the worker, and at a planned restart.
 const PAUSE_AFTER_KILL: Duration = Duration::from_secs(5);
 const PAUSE_PLANNED: Duration = Duration::from_secs(2);
 
-/// Serializes the tests of this file, because each measures times.
+/// Locks a mutex so that the tests of this file run one after the other, because each test measures times.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the specs of crypt over a labelled mirror, and of a plain graph beside it.
+/// Makes a directory with two specs: crypt over a labelled mirror (`home.toml`), and a single disk (`plain.toml`).
 fn graphs() -> Dir {
     let dir = Dir::in_memory();
     fs::write(dir.path("key"), noise(64, 7)).unwrap();
@@ -49,7 +49,7 @@ fn graphs() -> Dir {
     dir
 }
 
-/// Writes the spec of a graph whose disk is the export of the plain one.
+/// Writes the spec `above.toml`: its disk is the NBD export of the graph `plain`.
 fn write_above(dir: &Dir) {
     let socket = dir.path("run/cairn/plain.sock").display().to_string();
     let above = format!(
@@ -59,7 +59,7 @@ fn write_above(dir: &Dir) {
     dir.write("above.toml", &above);
 }
 
-/// Replaces the worker of a graph in one of three ways, and waits for the next worker.
+/// Replaces the worker of the graph `name`, and waits for the next worker. `round` selects one of three ways.
 fn replace_in_turn(daemon: &mut Daemon<'_>, name: &str, round: usize) {
     let old = daemon.worker(name);
     match round % 3 {

@@ -1,5 +1,5 @@
-//! Restarts of a graph by `cairn daemon`: the retries, the cases in which it gives up, and settings that count for
-//! one start only.
+//! Starts of a graph by `cairn daemon`: the retries after a failed start, the failures after which the daemon does not
+//! retry, and options that count for one start only.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -122,7 +122,7 @@ fn daemon_starts_graphs_without_waiting_for_failing_graph() {
     assert_eq!(daemon.stop(), 0);
 }
 
-/// The labels of a graph that does not run stay marked as open.
+/// The labels stay marked as open, because `stop` cannot reach a worker that would close the graph.
 #[test]
 fn stop_reports_open_labels_when_worker_does_not_run() {
     let dir = home();
@@ -207,7 +207,7 @@ fn daemon_applies_degraded_option_at_each_start() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// An order for a graph does not wait for the retries of the daemon.
+/// A command for a graph that fails to start runs at once. It does not wait for the daemon's next start of the graph.
 #[test]
 fn daemon_runs_command_at_once_between_start_retries() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Other programs that truncate, delete or rename the files of disks in use.
+//! Files of served disks that another program truncates, deletes or renames.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -18,7 +18,7 @@ fn io(dir: &Dir, serve: &Serve, command: &str) -> Ran {
     ran
 }
 
-/// Reads often enough that every member gets a turn.
+/// Runs the qemu-io read `command` eight times, so that the mirror reads from every member. All must succeed.
 fn reads_are(dir: &Dir, serve: &Serve, command: &str) {
     for _ in 0..8 {
         let ran = io(dir, serve, command);

@@ -1,4 +1,4 @@
-//! Malicious disks: their labels hold settings that Cairn never writes there.
+//! Malicious disks, whose labels hold settings that Cairn never writes to a label.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -22,7 +22,7 @@ const TRACED: &str = "name = \"home\"\n[disk]\n\
     [device]\nt = { kind = \"trace\", on = \"a\", file = \"t.trace\", size = \"64KiB\" }\n\
     [export]\nvol = { on = \"t\" }\n";
 
-/// Returns the spec of a label, with a program, an address and a path inserted.
+/// Returns the spec `text` with entries that no label may hold: an event program, a TCP address, a path of a file.
 fn prepared(dir: &Dir, text: &str) -> String {
     let (run, trace) = (dir.path("run.sh"), dir.path("made"));
     let device = format!(
@@ -38,7 +38,7 @@ fn prepared(dir: &Dir, text: &str) -> String {
     )
 }
 
-/// Makes a graph that was served once, and a program that leaves a file behind if it runs.
+/// Makes a directory with a graph that was served once, and with a program that makes a file if it runs.
 fn made(spec: &str) -> Dir {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new();
@@ -50,7 +50,7 @@ fn made(spec: &str) -> Dir {
     dir
 }
 
-/// Rewrites every copy of the label of a disk after `change`.
+/// Applies `change` to every copy of the label of the disk `name`, and writes the copies back.
 fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut Label)) {
     const AREA_BYTES: usize = 1 << 20;
     let mut bytes = std::fs::read(dir.path(name)).unwrap();
@@ -65,7 +65,7 @@ fn relabel(dir: &Dir, name: &str, change: impl Fn(&mut Label)) {
     std::fs::write(dir.path(name), bytes).unwrap();
 }
 
-/// Checks that no program ran, no socket listens, and no file was made.
+/// Checks that the event program did not run, no socket listens, and the trace device made no file.
 fn is_untouched(dir: &Dir) {
     let is_made = |name: &String| name.starts_with("made");
     let found: Vec<_> = common::listing(&dir.0).into_iter().filter(is_made).collect();
@@ -73,7 +73,7 @@ fn is_untouched(dir: &Dir) {
     assert!(!dir.path("run/cairn/home.sock").exists(), "it listens");
 }
 
-/// Checks that the spec was refused, and that the message names the disk and each key.
+/// Checks that a command refused the spec in a label, and that its message names the disk and each forbidden entry.
 fn is_refused(ran: &Ran, disk: &str) {
     assert_eq!(ran.code, 3, "{ran:?}");
     for word in [

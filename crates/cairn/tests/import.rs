@@ -1,4 +1,4 @@
-//! Graphs that are found by their disks alone.
+//! `cairn import`: starts a graph from its labelled disks alone, without the spec file.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -28,8 +28,8 @@ const PAIR: &str = "name = \"home\"\n[disk]\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     [export]\nvol = { on = \"pair\" }\n";
 
-/// Makes a graph that was served once and holds a pattern. Its disks are renamed; beside them the directory holds
-/// only the key.
+/// Makes a directory with the renamed disks of a graph and its key, without the spec. The graph was served once, and
+/// its volume holds a pattern.
 fn moved() -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -44,7 +44,7 @@ fn moved() -> Dir {
     dir
 }
 
-/// Runs a command without a terminal.
+/// Runs `cairn` with `args` and without a terminal.
 fn cairn(dir: &Dir, args: &[&str]) -> Ran {
     Ran::of(&dir.command(args).stdin(std::process::Stdio::null()).output().unwrap())
 }
@@ -121,7 +121,7 @@ fn import_refuses_ambiguous_arguments() {
     refused(&["import", "home"], 2, "2 graphs are called \"home\"");
 }
 
-/// Makes a mirror of two labelled disks that was served once.
+/// Makes a directory with a mirror of two labelled disks that was served once.
 fn made() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", PAIR);
@@ -157,14 +157,14 @@ fn import_list_predicts_result_of_import() {
     assert_eq!(skipped(&found), ["a.img"]);
 }
 
-/// Returns the skipped files. The devices of the machine do not matter to the test.
+/// Returns the paths that the import has skipped, without block devices of this machine (`/dev/...`).
 fn skipped(found: &Value) -> Vec<&str> {
     let paths =
         found["skipped"].as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap());
     paths.filter(|path| !path.starts_with("/dev/")).collect()
 }
 
-/// Makes a split brain: the two members of a mirror were served separately.
+/// Makes a directory with a split brain: each of the two members of a mirror was served without the other.
 fn split() -> Dir {
     let dir = made();
     let away =

@@ -1,4 +1,4 @@
-//! Labelled disks and the real binary: its messages about them, and the graphs that it restores.
+//! Labelled disks under `cairn serve`, `info`, `wipe` and `apply`: starts by label, and refusals with their messages.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -20,10 +20,10 @@ pair = { kind = "mirror", on = ["a", "b"] }
 vol = { on = "pair" }
 "#;
 
-/// Offset of the back label area on a disk of 8 MiB.
+/// Offset in bytes of the label area at the end of a disk of 8 MiB.
 const BACK: u64 = 7 << 20;
 
-/// Runs these qemu-io commands while the spec is served.
+/// Runs `cairn serve home.toml` with `args`, and meanwhile the qemu-io `commands`, which are separated by semicolons.
 fn io(dir: &Dir, args: &[&str], commands: &str) -> Ran {
     let commands: String = commands.split(';').map(|one| format!(" -c '{}'", one.trim())).collect();
     let run = format!("qemu-io -f raw \"$uri\"{commands}");
@@ -219,7 +219,7 @@ fn wipe_removes_label_but_keeps_data_of_disk() {
     assert_eq!(bytes[1 << 20], 7);
 }
 
-/// Returns the spec of the disk `b.img` alone, with options.
+/// Returns the spec of a graph with the single disk `b.img` and `options` of the disk.
 fn raw(options: &str) -> String {
     format!(
         "name = \"raw\"\n[disk]\nd = {{ file = \"b.img\"{options} }}\n[export]\nvol = {{ on = \"d\" }}\n"

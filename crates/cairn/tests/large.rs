@@ -1,4 +1,4 @@
-//! The largest graphs that a spec may describe: their size must not keep a command busy.
+//! The largest graphs that a spec may describe: each command must end within two seconds.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use common::Dir;
 
-/// The longest that one command may take for a legal graph.
+/// The longest time that one command may take for a valid graph.
 const TAKES_AT_MOST: Duration = Duration::from_secs(2);
 
-/// The largest number of devices in a spec, and the longest chain of devices, the disk included.
+/// The largest number of devices in a spec, and of levels of devices above each other, with the disk.
 const DEVICES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
 
 /// The largest number of lowers of a device.
 const LOWERS_MAX: usize = 1024;
 
-/// The largest spec that fits a label, in bytes.
+/// The largest spec that fits in a label, in bytes.
 const LABEL_SPEC_BYTES_MAX: usize = 120 << 10;
 
-/// Runs a command that must end with `code` within the limit, and returns what it printed.
+/// Runs a command that must end with the exit code `code` within [`TAKES_AT_MOST`], and returns its stdout.
 fn in_time(dir: &Dir, code: i32, args: &[&str]) -> String {
     let begun = Instant::now();
     let ran = dir.cairn(args);
@@ -31,8 +31,8 @@ fn in_time(dir: &Dir, code: i32, args: &[&str]) -> String {
     ran.out
 }
 
-/// Returns the spec of `layers` layers. Each has `parts` partitions and a concat of all of them, so there are `parts`
-/// paths from each layer to the next.
+/// Returns the lines of a spec with `layers` layers of devices. Each layer has `parts` partitions of the layer below,
+/// and a concat of these partitions, so there are `parts` paths from each layer to the next.
 fn stacked(layers: usize, parts: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
@@ -51,8 +51,8 @@ fn stacked(layers: usize, parts: usize) -> String {
     text
 }
 
-/// Returns the spec of a graph on two labelled disks with a mirror on top. The mirror keeps a state in their labels,
-/// which each start reads.
+/// Returns the spec of a graph on two labelled disks with a mirror on top. Each start of the graph reads the state of
+/// the mirror in the labels.
 fn labelled(devices: &str, top: &str) -> String {
     format!(
         "name = \"large\"\n[disk]\n\
@@ -64,7 +64,7 @@ fn labelled(devices: &str, top: &str) -> String {
     )
 }
 
-/// Validates and starts the graph, then looks at the labels that the start wrote.
+/// Validates and starts the graph of the spec `text`, and lists it by its labels. Each command must end in time.
 fn all_in_time(text: &str) {
     let dir = Dir::in_memory();
     dir.write("large.toml", text);
@@ -83,7 +83,7 @@ fn all_in_time(text: &str) {
     in_time(&dir, 10, &["check"]);
 }
 
-/// Changes the lowest disk, so that all devices are compared with those before.
+/// Changes an option of the lowest disk of a running graph, so that `apply` compares all devices. It must end in time.
 fn change_in_time(dir: &Dir, text: &str) {
     dir.write("changed.toml", &text.replace("d.img\"", "d.img\", timeout = \"20s\""));
     let serve = dir.serve(&["large.toml"]);
@@ -111,8 +111,8 @@ fn start_ends_in_time_for_largest_spec_in_label() {
     all_in_time(&labelled(&text, &format!("c{}", layers - 1)));
 }
 
-/// Like [`stacked`], with a mirror of two partitions in each layer. Each mirror keeps a state, and asks for its
-/// disks.
+/// Returns the lines of a spec with `layers` layers of devices. Each layer is a mirror of two partitions of the layer
+/// below. Each mirror keeps a state in the labels of its disks.
 fn mirrored(layers: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
@@ -155,7 +155,7 @@ fn start_ends_in_time_for_widest_spec() {
     in_time(&dir, 0, &["serve", "wide.toml", "--run", "true"]);
 }
 
-/// Each of the partitions depends on all disks.
+/// The spec has 1024 disks, and as many partitions as fit, each of which depends on all disks.
 #[test]
 fn start_ends_in_time_for_densest_spec() {
     let dir = Dir::in_memory();

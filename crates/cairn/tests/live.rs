@@ -1,4 +1,4 @@
-//! Commands that query a running graph.
+//! Commands that show or change a running graph: `device`, `locate`, `ls`, `show`, `graph` and `top`.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

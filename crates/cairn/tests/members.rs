@@ -1,4 +1,4 @@
-//! Members of a mirror that are replaced, added, removed and scrubbed, and the events of that.
+//! Commands that replace, add, remove and scrub members of a mirror, and the events that the server reports.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -14,10 +14,10 @@ use common::{Dir, Ran, Serve, until};
 
 const MIB: usize = 1 << 20;
 
-/// Offset of the data on a labelled disk.
+/// Offset in bytes of the data on a labelled disk.
 const DATA: u64 = 1 << 20;
 
-/// Serves two copies of 8 MiB of noise, with an event program that records its arguments.
+/// Serves a mirror of two members that holds 8 MiB of random bytes, with an event program that records its arguments.
 fn served() -> (Dir, Serve, Vec<u8>) {
     let dir = Dir::new();
     dir.write(

@@ -12,7 +12,7 @@ use common::{Dir, Serve, tool, until};
 /// Bytes of data on a labelled disk of 64 MiB.
 const SIZE: usize = 62 << 20;
 
-/// The unit of writes and comparisons.
+/// Bytes of each write and each comparison of the tests.
 const BLOCK: usize = 64 << 10;
 
 const A: &str = "a = { file = \"a.img\", size = \"64MiB\", create = true, label = true }";
@@ -26,7 +26,7 @@ fn spec(disks: &str, devices: &str, on: &str) -> String {
     )
 }
 
-/// Makes the spec of a plain disk, and the specs to which it may be changed.
+/// Makes a directory with the specs of a disk, of an encryption of the disk, and of another disk to move its bytes to.
 fn dir() -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -36,7 +36,7 @@ fn dir() -> Dir {
     dir
 }
 
-/// The acknowledged content of each block.
+/// The byte that fills each block of the volume after the acknowledged writes.
 struct Known(Vec<u8>);
 
 impl Known {
@@ -70,7 +70,7 @@ impl Known {
     }
 }
 
-/// Whether the disk holds a block of these bytes in plain text.
+/// Whether the disk holds a block that is filled with `byte`, and so is not encrypted.
 fn is_plain(dir: &Dir, disk: &str, byte: u8) -> bool {
     let bytes = std::fs::read(dir.path(disk)).unwrap();
     bytes.chunks(BLOCK).any(|block| block.iter().all(|one| *one == byte))
@@ -135,7 +135,7 @@ fn migration_encrypts_and_decrypts_volume_in_use() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Deriving a key takes a second or more. It ends before clients must wait for the change.
+/// The key derivation takes a second or more. `apply` ends the derivation before clients must wait for the live change.
 #[test]
 fn apply_derives_key_without_delaying_clients() {
     let dir = dir();
@@ -252,8 +252,8 @@ fn device_resize_refuses_disk_beneath_encrypting_migration() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Kills the server at any moment, and starts it again from the spec or from the disk alone. All acknowledged writes
-/// must be there, and the migration must continue from its boundary.
+/// The test kills the server at random times during a migration, and restarts it from the spec or by `import`. The
+/// volume must have all acknowledged writes, and the migration must continue from its boundary.
 #[test]
 fn migration_survives_server_kills() {
     let dir = dir();

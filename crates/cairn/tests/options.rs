@@ -1,4 +1,4 @@
-//! Disks that are reopened with other options while clients use them.
+//! Live changes of disk options: `cairn apply` reopens a disk while clients use it.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::machine::noise;
 use common::{Dir, Serve, tool, until};
 use rustix::fs::OFlags;
 
-/// Returns the spec of a mirror, with further options for each of its two disks.
+/// Returns the spec of a mirror on two labelled disks, with the options `a` and `b` of the disks.
 fn spec(a: &str, b: &str) -> String {
     format!(
         "name = \"home\"\n[disk]\n\
@@ -35,7 +35,7 @@ fn in_sync(dir: &Dir) {
     until("all members are in sync", || dir.cairn(&["status"]).code == 0);
 }
 
-/// Whether a process has the file open for writing with O_DIRECT.
+/// Whether the process `pid` has `file` open for writing with O_DIRECT.
 fn is_direct(pid: u32, file: &Path) -> bool {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let flags = fds.flatten().filter_map(|fd| {
@@ -131,7 +131,7 @@ fn apply_refuses_disk_options_that_cannot_change_live() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// The state that is left if the server ends after it has extended the file, but before it has changed the graph.
+/// A file is larger than its label records if the server was killed during a resize, after it had extended the file.
 #[test]
 fn disk_keeps_labelled_size_when_file_is_larger() {
     let (dir, serve) = served();
@@ -178,7 +178,7 @@ fn migration_moves_volume_to_smaller_labelled_disk() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// Labels do not record the options of a disk, so both specs start, and no data are lost.
+/// Labels do not record the options of a disk, so the graph starts with the old and the new spec after the kill.
 #[test]
 fn kill_during_disk_reopen_keeps_acknowledged_writes() {
     let (dir, serve) = served();

@@ -1,4 +1,4 @@
-//! Commands that need no running graph, and their messages about wrong input.
+//! Commands that need no running graph, such as `create`, `info` and `validate`, and their messages about wrong input.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;

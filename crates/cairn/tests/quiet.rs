@@ -1,4 +1,4 @@
-//! The cost of an idle graph: no wake-up, little memory. Measured on the real binary.
+//! Measures the cost of an idle server: its threads must not wake up, and it must use little memory.
 #![allow(clippy::disallowed_methods, reason = "it reads the real clock and /proc")]
 
 mod common;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use common::machine::{Name, is_root, run};
 use common::{Dir, Serve};
 
-/// Time after the last request until the deadline watcher has made its last check.
+/// Pause before the measurement: after it, the server's check of request deadlines has run for the last time.
 const SETTLE: Duration = Duration::from_secs(8);
 
 const IDLE: Duration = Duration::from_secs(10);
 
 const MIB: u64 = 1 << 20;
 
-/// Twenty devices: disks, tables, hooks, and mirrors.
+/// A spec with twenty disks and devices: tables, hooks and mirrors.
 const SPEC: &str = r#"
 name = "quiet"
 [disk]
@@ -55,8 +55,8 @@ fn status(serve: &Serve, key: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Returns how often any thread of the server went to sleep. Before each time, something had woken it. Kernel workers
-/// do not count, because the kernel starts and ends them by its own rules.
+/// Returns the number of times that the server's threads went to sleep so far; before each time, a thread was awake.
+/// The io_uring workers of the kernel do not count, because the kernel starts and ends these threads by itself.
 fn sleeps(serve: &Serve) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", serve.pid())).unwrap();
     let of = |task: std::io::Result<fs::DirEntry>| {
@@ -70,7 +70,7 @@ fn sleeps(serve: &Serve) -> u64 {
     tasks.map(of).sum()
 }
 
-/// Connects a client that completes the handshake and then does nothing.
+/// Connects an NBD client that completes the handshake and then sends nothing.
 fn idle_client(serve: &Serve) -> UnixStream {
     let socket = serve.uri().split("socket=").nth(1).unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();

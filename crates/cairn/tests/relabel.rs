@@ -1,4 +1,4 @@
-//! Lost labels, made again from the labels of the other disks of a graph.
+//! `cairn repair`: makes the lost label of a disk again from the labels of the graph's other disks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -22,7 +22,7 @@ fn spec(devices: &str, export: &str) -> String {
 const MIRROR: &str = "both = { kind = \"mirror\", on = [\"a\", \"b\"] }";
 const STRIPE: &str = "both = { kind = \"stripe\", on = [\"a\", \"b\"], chunk = \"64KiB\" }";
 
-/// Makes a graph that was served once and is full of noise.
+/// Makes a directory with a graph on two labelled disks that was served once. Its volume is full of random bytes.
 fn made(devices: &str, export: &str) -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -39,7 +39,7 @@ fn write(dir: &Dir, disk: &str, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// Erases all copies of the label of a disk.
+/// Overwrites all copies of the label of a disk with zeros.
 fn wipe(dir: &Dir, disk: &str) {
     for at in [0, 15 * MIB] {
         write(dir, disk, at, &vec![0; MIB as usize]);
@@ -50,7 +50,7 @@ fn bytes(dir: &Dir) -> [Vec<u8>; 2] {
     ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap())
 }
 
-/// Checks that the graph starts without further options, and that its volume is unchanged.
+/// Checks that the graph starts without further options, and that its volume has the bytes of [`made`].
 fn shows_what_it_showed(dir: &Dir) {
     let serve = dir.serve(&["home.toml"]);
     assert_eq!(tool(dir, "nbdcopy", &[serve.uri(), "read"]).code, 0);
@@ -218,7 +218,7 @@ fn repair_refuses_disk_of_doubtful_identity() {
     refused(&dir, &["home", "--trust", "b"], 2, "the place of the disk b is not known");
 }
 
-/// Fills the start of the volume with a byte, and puts `disk` back as it was before.
+/// Serves the graph and fills the first MiB of the volume with `byte`. Then restores the earlier image of `disk`.
 fn put_back(dir: &Dir, disk: &str, byte: u8) {
     std::fs::copy(dir.path(disk), dir.path("older")).unwrap();
     let serve = dir.serve(&["home.toml"]);

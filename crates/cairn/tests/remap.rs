@@ -1,4 +1,4 @@
-//! Thin volumes in the real binary: killed, changed while in use, full, and compacted.
+//! Thin volumes under `cairn serve`: kills of the server, live changes, a full disk, and discards that free space.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -14,7 +14,7 @@ fn spec(options: &str) -> String {
     format!("name = \"g\"\n{DISK}[device]\n{device}\n[export]\nvol = {{ on = \"thin\" }}\n")
 }
 
-/// Runs commands of qemu-io, which must all succeed.
+/// Runs the qemu-io `commands` on the export `uri`, which must all succeed.
 fn io(dir: &Dir, uri: &str, commands: &[&str]) {
     let mut args = vec!["-f", "raw", uri];
     commands.iter().for_each(|command| args.extend(["-c", command]));
@@ -32,7 +32,7 @@ fn taken(dir: &Dir) -> u64 {
     thin(dir).room.unwrap().taken_bytes
 }
 
-/// Returns the disk offset of a byte of the volume; `None` if it is not allocated.
+/// Returns the offset on the disk of the volume's byte at `offset`; `None` if no space is allocated for the byte.
 fn place(dir: &Dir, offset: &str) -> Option<u64> {
     let place: LocateStep = dir.json(0, &["locate", "vol", offset]);
     place.below.first().map(|disk| disk.offset_bytes)

@@ -1,4 +1,4 @@
-//! `cairn serve`, with programs of other projects as clients.
+//! `cairn serve`: its start, its stop, its options, and NBD programs of other projects as its clients.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -87,7 +87,7 @@ fn server_closes_and_counts_connections_when_stopped() {
     client.wait().unwrap();
 }
 
-/// Returns the spec of a slow device in memory.
+/// Returns the spec of a memory disk under a `delay` device. `what` is the option that delays requests by ten minutes.
 fn slow(what: &str) -> String {
     format!(
         "[disk]\nm = {{ memory = \"1MiB\" }}\n\

@@ -1,4 +1,5 @@
-//! Attached devices and clients of a server that is killed: they pause, and go on with the next server.
+//! Restarts of `cairn serve` under a service manager with a descriptor store, after a kill and planned. Attached
+//! devices and clients pause without errors until the next server takes their descriptors.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -15,22 +16,23 @@ use common::machine::{Background, Name, is_root, noise, run};
 use common::manager::Manager;
 use common::{Dir, until};
 
-/// Number of kills of one server under load.
+/// Number of times that a test kills the server under load.
 const KILLS: usize = 8;
 
-/// The longest pause for a client after a kill.
+/// The longest time that a client may wait for a reply after a kill of the server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The longest pause for a client if the server hands over.
+/// The longest time that a client may wait for a reply at a planned restart, in which the server hands over.
 const PLANNED_MAX: Duration = Duration::from_secs(2);
 
-/// Serializes these tests: a program that one test starts would inherit the descriptors of another's servers.
+/// Locks a mutex so that the tests of this file run one after the other: a program that one test starts would inherit
+/// the descriptors of another test's servers.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A labelled mirror, and crypt over it.
+/// The spec of an encrypted mirror: a crypt device over a mirror on two labelled disks.
 const SAFE: &str = r#"
 name = "home"
 [disk]
@@ -51,7 +53,7 @@ fn safe() -> Dir {
     dir
 }
 
-/// Makes the spec of a memory disk, whose bytes are lost with its process.
+/// Makes a directory with the spec of a memory disk, whose bytes are lost when the server ends.
 fn mortal() -> Dir {
     let dir = Dir::new();
     dir.write(
@@ -61,14 +63,14 @@ fn mortal() -> Dir {
     dir
 }
 
-/// Makes a directory with a disk of 64 MiB.
+/// Makes a directory with a raw disk of 64 MiB, without a spec.
 fn plain() -> Dir {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "64M"]);
     dir
 }
 
-/// Starts a server, and attaches its export `vol`.
+/// Starts a server under a service manager, and attaches the server's export `vol` as a block device.
 fn attached<'d>(dir: &'d Dir, serve: &[&str]) -> (Manager<'d>, Name<'d>) {
     let mut manager = Manager::new(dir);
     manager.start(serve);
@@ -78,7 +80,7 @@ fn attached<'d>(dir: &'d Dir, serve: &[&str]) -> (Manager<'d>, Name<'d>) {
     (manager, name)
 }
 
-/// Writes to a device, and checks that its disk has the bytes at the same offset.
+/// Writes 1 MiB to the attached device at offset `at`, flushes, and checks that `disk` has the bytes at that offset.
 fn is_on_disk(name: &Name, disk: &Path, at: u64, seed: u64) {
     let device = name.open();
     let (bytes, mut back) = (noise(1 << 20, seed), vec![0; 1 << 20]);
@@ -88,7 +90,8 @@ fn is_on_disk(name: &Name, disk: &Path, at: u64, seed: u64) {
     assert!(back == bytes, "bytes of seed {seed} at {at}");
 }
 
-/// Writes, syncs and reads back files in turn, until something is wrong or the file `over` exists.
+/// Shell script that writes, syncs and compares files in a loop. It fails at the first error or difference, and ends
+/// when the file `$1` exists.
 const WRITER: &str = "n=0
     while test ! -e \"$1\"; do
         cp \"$2\" \"$3/f$n\" && sync \"$3/f$n\" || exit 1
@@ -205,7 +208,7 @@ fn next_server_takes_over_listening_sockets_after_kill() {
     assert!(!dir.path("vol.sock").exists());
 }
 
-/// fio's NBD client does not reconnect.
+/// The client is fio, which does not reconnect, so the server must hand its connections to the next server.
 #[test]
 fn planned_restart_keeps_client_connections() {
     let _alone = alone();

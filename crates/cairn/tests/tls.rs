@@ -1,4 +1,4 @@
-//! TLS as server and as client: the real binary, with programs of other projects at the other end.
+//! TLS on NBD connections: Cairn as the server and as the client, with programs of other projects at the other end.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 #[path = "common/authority.rs"]
@@ -15,7 +15,7 @@ use common::keeper::Daemon;
 use common::load::Load;
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
-/// Makes certificates. Those in `ours` are all valid; each other directory has one fault.
+/// Makes TLS certificates. All certificates in the directory `ours` are valid; each other directory has one fault.
 fn certificates(dir: &Dir) {
     let (ours, theirs) = (Authority::new("Ours"), Authority::new("Theirs"));
     let here = |name| dir.path(name);
@@ -209,7 +209,7 @@ fn tls_server_refuses_tls_1_2() {
     assert!(err.contains("only TLS 1.3 is supported"), "{err}");
 }
 
-/// Connects, and sends the client flags of fixed newstyle negotiation.
+/// Connects to the server, and sends the client flags of the NBD fixed newstyle handshake.
 fn connect(dir: &Dir) -> UnixStream {
     let mut stream = UnixStream::connect(dir.path("tls.sock")).unwrap();
     stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -228,7 +228,7 @@ fn option(code: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the next option reply, skips its data, and returns its type.
+/// Reads the server's next NBD option reply, skips the data of the reply, and returns the reply type.
 fn reply(stream: &mut UnixStream) -> u32 {
     let mut head = [0; 20];
     stream.read_exact(&mut head).unwrap();
@@ -287,7 +287,7 @@ fn tls_server_closes_hanging_handshake_after_timeout() {
     assert!(serve.stop().err.contains("did not complete the handshake within 10s"));
 }
 
-/// A server of another project.
+/// A running NBD server of another project, which is killed when this value is dropped.
 struct Other(Child);
 
 impl Other {
@@ -395,7 +395,7 @@ fn spec_check_reports_path_of_wrong_certificate() {
     }
 }
 
-/// Runs the commands of the manual unchanged.
+/// The test runs the commands of `docs/exports/nbd.md` unchanged.
 #[test]
 fn certificate_commands_in_manual_work() {
     let dir = Dir::new();
@@ -483,7 +483,7 @@ fn planned_restart_closes_tls_sessions() {
     assert_eq!(daemon.stop(), 0, "{}", daemon.log());
 }
 
-/// qemu-io on an export, with the certificates in directory `certificate`. It reads a block for each line of input.
+/// A running qemu-io that is connected to an export over TLS. The test makes it read one block at a time.
 struct Reader {
     child: Child,
     out: BufReader<ChildStdout>,

@@ -1,6 +1,7 @@
-//! Kills at random times, under a client that remembers every answer: sixteen writers on an attached device.
+//! Kills of the worker and the daemon at random times, while sixteen threads write to an attached device. Each thread
+//! checks that no acknowledged write is lost.
 //!
-//! `make torture` runs it with `KILLS=200`. `SEED=` repeats the same times and the same blocks.
+//! `make torture` runs this test with `KILLS=200`. `SEED=` repeats the same times of kills and the same blocks.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -18,17 +19,17 @@ use common::keeper::Daemon;
 use common::machine::{Name, is_root};
 use common::{Dir, send, until};
 
-/// Requests in flight: one for each writer.
+/// Number of writers, each with one request in flight.
 const DEPTH: u64 = 16;
 
-/// The size of a write, and the number of blocks.
+/// Bytes of each write, and the number of blocks of the device that the writers use.
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 12 << 8;
 
-/// The number of kills that `make test` has time for.
+/// The number of kills in a run of `make test`.
 const KILLS_DEFAULT: u64 = 7;
 
-/// The longest latency of a request over a kill. It is not guaranteed if the next kill follows at once.
+/// The longest time that a request may wait for its reply after a kill, unless the next kill follows at once.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 const SPEC: &str = "name = \"home\"\n[disk]\n\
@@ -37,7 +38,7 @@ const SPEC: &str = "name = \"home\"\n[disk]\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     [export]\nvol = { on = \"pair\" }\n";
 
-/// The operation in progress when the process is killed.
+/// The operation of the graph that is in progress when the test kills the worker or the daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum During {
     Requests,
@@ -57,7 +58,7 @@ const DURING: [During; 6] = [
     During::Requests,
 ];
 
-/// A pseudo-random generator with a seed.
+/// A pseudo-random number generator with a seed.
 struct Draw(u64);
 
 impl Draw {
@@ -81,19 +82,19 @@ fn number(name: &str) -> Option<u64> {
     Some(std::env::var(name).ok()?.parse().expect("it is a number"))
 }
 
-/// Memory aligned for O_DIRECT.
+/// A buffer of one block, aligned for O_DIRECT.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
 
 impl Aligned {
-    /// Fills it with the content of write `count` to block `number`. Every 8 bytes hold both numbers.
+    /// Fills the buffer with the content of write number `count` to block `number`. Every 8 bytes hold both numbers.
     fn fill(&mut self, number: u64, count: u64) {
         for (n, word) in self.0.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(count << 32 | number << 9 | n as u64).to_le_bytes());
         }
     }
 
-    /// Whether it has exactly that content. A block that was never written is zeros.
+    /// Whether the buffer has the content of write number `count` to block `number`; zeros for `count` 0.
     fn is(&self, number: u64, count: u64) -> bool {
         let mut words = self.0.chunks_exact(8).enumerate();
         words.all(|(n, word)| {
@@ -109,12 +110,12 @@ impl Aligned {
     }
 }
 
-/// A writer that knows the content of each of its blocks. No other writer writes to them.
+/// A thread that writes to its own blocks of the attached device, and knows the content of each block.
 struct Writer {
     device: File,
     draw: Draw,
     first: u64,
-    /// Number of writes to each block.
+    /// Number of writes of this writer to each of its blocks.
     counts: Vec<u64>,
     buf: Box<Aligned>,
     done: Arc<AtomicU64>,
@@ -155,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Writes and reads until `stop` is set, and then reads all of its blocks once more.
+    /// Writes and reads blocks until `stop` is set, and then reads and checks all blocks of the writer once more.
     fn work(mut self, stop: &AtomicBool) -> Result<(), String> {
         while !stop.load(Ordering::Relaxed) {
             let begun = Instant::now();
@@ -168,7 +169,7 @@ impl Writer {
     }
 }
 
-/// All writers.
+/// The running writers, with their common counters and their first error.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -206,7 +207,7 @@ impl Load {
         })
     }
 
-    /// Checks that no writer got an error or read anything but its last write, and that all of them go on.
+    /// Waits until the writers have completed sixteen more requests. Checks that no request failed or read wrong bytes.
     fn is_well(&self, when: &str) {
         let before = self.done.load(Ordering::Relaxed);
         let is_over = || self.stop.load(Ordering::Relaxed);
@@ -217,7 +218,7 @@ impl Load {
         assert!(wrong.is_none(), "{when}: {}", wrong.as_ref().unwrap());
     }
 
-    /// Stops the writers. Returns the number of requests and the longest latency.
+    /// Stops the writers. Returns the number of completed requests, and the longest latency of a request.
     fn end(mut self) -> (u64, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.drain(..).for_each(|writer| writer.join().expect("it does not panic"));
@@ -227,14 +228,14 @@ impl Load {
     }
 }
 
-/// The expected graph, and the source of the kills.
+/// The daemon and the graph under test, with the random choices of the test and the number of kills so far.
 struct Trial<'d> {
     dir: &'d Dir,
     daemon: Daemon<'d>,
     draw: Draw,
-    /// The file of the second member.
+    /// The file of the mirror's second member.
     second: String,
-    /// The file of the third member, if there is one.
+    /// The file of the mirror's third member; `None` if the mirror has two members.
     third: Option<String>,
     files: u64,
     kills: u64,
@@ -261,13 +262,13 @@ impl Trial<'_> {
         until("all members are in sync", || self.dir.cairn(&["status"]).code == 0);
     }
 
-    /// Kills the worker, and waits for the next one.
+    /// Kills the worker of the graph, and waits until the next worker is up.
     fn kill(&mut self) {
         self.kills += 1;
         self.daemon.kill_worker("home");
     }
 
-    /// Kills the worker, and kills the next one while it starts.
+    /// Kills the worker of the graph, and kills the next worker while that worker starts.
     fn kill_twice(&mut self) {
         let old = self.daemon.worker("home");
         send(old, "KILL");
@@ -284,7 +285,7 @@ impl Trial<'_> {
         });
     }
 
-    /// Starts a command, and kills the worker during the command or just after it.
+    /// Starts the `cairn` command `args`, and kills the worker during the command or just after its end.
     fn kill_within(&mut self, args: &[&str]) {
         let mut command = self.dir.command(args);
         let child: Child =
@@ -333,7 +334,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Adds or removes encryption below the volume.
+    /// Starts a migration that encrypts or decrypts the volume in place, and kills the worker during the migration.
     fn kill_in_move(&mut self) {
         self.in_sync();
         let disk =
@@ -368,14 +369,14 @@ impl Trial<'_> {
         });
     }
 
-    /// Kills the daemon. The next one adopts the living worker.
+    /// Kills the daemon, and starts the next daemon, which adopts the running worker.
     fn kill_daemon(&mut self) {
         self.daemon.kill();
         std::thread::sleep(self.draw.millis(0, 300));
         self.daemon.start_again(&[]);
     }
 
-    /// Erases some blocks on every disk, which no kill does, to prove that the writers notice a loss.
+    /// Erases some blocks on every disk while no worker runs, to prove that the writers notice lost bytes.
     fn lose_blocks(&mut self) {
         let daemon = self.daemon.pid();
         let worker = self.daemon.worker("home");

@@ -1,4 +1,4 @@
-//! `cairn undo`: the way back from a change.
+//! `cairn undo`: returns a graph to an earlier spec from its history in the labels.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -36,7 +36,7 @@ fn fill(dir: &Dir, uri: &str) {
     tool(dir, "nbdcopy", &["part", uri]).ok();
 }
 
-/// Checks that clients read their own writes.
+/// Checks that the export `uri` has the bytes that [`fill`] wrote.
 fn is_whole(dir: &Dir, uri: &str) {
     tool(dir, "nbdcopy", &[uri, "read"]).ok();
     let (part, read) = (std::fs::read(dir.path("part")), std::fs::read(dir.path("read")));

@@ -1,4 +1,4 @@
-//! `cairn check` of vaults: the state of devices on the disks of a stopped graph is checked without a write.
+//! `cairn check` on the vaults of a stopped graph: the check reads the state of devices, and writes nothing.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Dir, Ran, tool};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// The value of every data byte.
+/// The value of every byte that the tests write to the volume.
 const DATA: u8 = 0x11;
 
 fn spec(device: &str, on: &str) -> String {
@@ -25,7 +25,7 @@ fn spec(device: &str, on: &str) -> String {
     )
 }
 
-/// Makes a graph that has stored something, and then was stopped or killed.
+/// Makes a directory with a thin volume that was written, and whose server was then stopped, or killed if `killed`.
 fn made(text: &str, killed: bool) -> Dir {
     let dir = Dir::new();
     dir.write("key", "correct horse battery staple");
@@ -62,7 +62,7 @@ fn put_all(dir: &Dir, at: usize, bytes: &[u8]) {
     file.write_all_at(bytes, at as u64).unwrap();
 }
 
-/// Runs a check, and makes sure that it changed no byte.
+/// Runs `cairn check`, and verifies that the check changed no byte of the disks.
 fn checked(dir: &Dir) -> Ran {
     let before = bytes(dir);
     let ran = dir.cairn(&["check"]);
@@ -70,7 +70,8 @@ fn checked(dir: &Dir) -> Ran {
     ran
 }
 
-/// Flips a byte in each page between the labels that holds anything but data. Counts the results of the checks.
+/// Flips a byte in one page after the other that holds records of the vault, and runs `cairn check` after each. Returns
+/// the number of checks with each exit code and message.
 fn every_page_flipped(dir: &Dir) -> BTreeMap<(i32, &'static str), usize> {
     let [disk, _] = bytes(dir);
     let mut said = BTreeMap::new();

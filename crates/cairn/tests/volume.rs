@@ -18,10 +18,10 @@ use kinds::crypt::slots::KeySlots as KeySlotsOnDisk;
 use meta::Label;
 
 const MIB: usize = 1 << 20;
-/// The range of data on a disk. Labels are before and after it.
+/// The byte range of the data on a disk of 16 MiB, between the labels at both ends.
 const DATA: std::ops::Range<usize> = MIB..15 * MIB;
 
-/// Two labelled files of 16 MiB, mirrored, and encrypted above the mirror.
+/// The spec of a crypt device over a mirror on two labelled disks of 16 MiB.
 const SPEC: &str = r#"
 name = "home"
 [disk]
@@ -34,7 +34,7 @@ safe = { kind = "crypt", on = "pair", key = "file:key", kdf_memory = "1MiB", kdf
 vol = { on = "safe" }
 "#;
 
-/// Makes a directory with the spec and three passphrases. The spec uses the first one.
+/// Makes a directory with the spec and three passphrases in files. The spec's key file holds the first passphrase.
 fn home() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", SPEC);
@@ -50,12 +50,12 @@ fn put(dir: &Dir, name: &str, bytes: &[u8]) {
     fs::set_permissions(dir.path(name), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Sets the passphrase that the spec's key source holds from now on.
+/// Writes the passphrase in the file `name` to the key file of the spec.
 fn takes(dir: &Dir, name: &str) {
     put(dir, "key", &fs::read(dir.path(name)).unwrap());
 }
 
-/// Runs these qemu-io commands on a running server. All must succeed.
+/// Runs the qemu-io `commands` on the export of a running server. All must succeed.
 fn io(dir: &Dir, serve: &Serve, commands: &[&str]) {
     let mut args = vec!["-f", "raw", serve.uri()];
     for command in commands {
@@ -72,7 +72,7 @@ fn stop(serve: Serve) {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-/// Serves the volume for a moment, and reads the bytes that [`written`] wrote.
+/// Checks that `passphrase` opens the volume, and that its first MiB has the bytes of [`written`].
 fn opens(dir: &Dir, passphrase: &str) {
     takes(dir, passphrase);
     let serve = dir.serve(&["home.toml"]);
@@ -80,7 +80,7 @@ fn opens(dir: &Dir, passphrase: &str) {
     stop(serve);
 }
 
-/// Makes a volume that holds sevens in its first MiB, and stops the server.
+/// Makes a directory with an encrypted volume whose first MiB is filled with the byte 7. Its server was stopped.
 fn written() -> Dir {
     let dir = home();
     let serve = dir.serve(&["home.toml"]);
@@ -93,7 +93,7 @@ fn image(dir: &Dir, name: &str) -> Vec<u8> {
     fs::read(dir.path(name)).unwrap()
 }
 
-/// Checks that this passphrase does not open the volume, and that neither data nor slots change.
+/// Checks that a start with `passphrase` fails, and changes neither the data nor the key slots on the disks.
 fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
     takes(dir, passphrase);
     let before = [state(dir, "a.img"), state(dir, "b.img")];
@@ -111,7 +111,7 @@ fn is_refused(dir: &Dir, passphrase: &str) -> Ran {
     ran
 }
 
-/// Returns the newest key slots in the labels of a disk, in the form of `docs/formats/keyslots.md`.
+/// Returns the newest key slots in the label at the front of a disk, in the format of `docs/formats/keyslots.md`.
 fn state(dir: &Dir, name: &str) -> Vec<u8> {
     let bytes = image(dir, name);
     let copies = [64 << 10, 320 << 10].map(|at| &bytes[at..at + (256 << 10)]);
@@ -122,7 +122,7 @@ fn state(dir: &Dir, name: &str) -> Vec<u8> {
     newest[at..at + 2240].to_vec()
 }
 
-/// Returns the numbers of the slots in each valid copy of a disk's label, of both generations.
+/// Returns the numbers of the used key slots in each valid copy of a disk's label, also in copies of older generations.
 fn slots_of_all_copies(dir: &Dir, name: &str) -> Vec<Vec<usize>> {
     let bytes = image(dir, name);
     let areas = [0, bytes.len() - MIB];
@@ -133,7 +133,8 @@ fn slots_of_all_copies(dir: &Dir, name: &str) -> Vec<Vec<usize>> {
     slots.map(|all| all.slots.iter().enumerate().filter_map(used).collect()).collect()
 }
 
-/// Derives the volume key as in `docs/formats/keyslots.md`, without Cairn's code.
+/// Derives the volume key from key slot `number` as in `docs/formats/keyslots.md`, without Cairn's code. Returns `None`
+/// if the passphrase does not open the slot.
 fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>> {
     let (head, slot) = (&state[..192], &state[192 + 256 * number..][..256]);
     let word = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
@@ -151,7 +152,7 @@ fn volume_key(state: &[u8], number: usize, passphrase: &[u8]) -> Option<Vec<u8>>
     Some(opened)
 }
 
-/// Returns the labels of the slots in use.
+/// Returns the number and the name of each used key slot, as `cairn key ls` lists them.
 fn slots(dir: &Dir) -> Vec<(usize, String)> {
     let slots: KeySlots = dir.json(0, &["key", "ls", "safe"]);
     slots.slots.into_iter().map(|slot| (slot.slot, slot.label)).collect()
@@ -161,7 +162,7 @@ fn in_sync(dir: &Dir) {
     until("all members are in sync", || dir.cairn(&["status"]).code == 0);
 }
 
-/// Checks that both members hold the same bytes, no plain text, and the same slots.
+/// Checks that both members of the mirror hold the same bytes, no plain text, and the same key slots.
 fn are_equal(dir: &Dir) {
     let (a, b) = (image(dir, "a.img"), image(dir, "b.img"));
     assert!(a[DATA] == b[DATA], "the members differ");
@@ -252,7 +253,7 @@ fn key_rm_and_change_erase_slot_in_all_labels() {
     stop(serve);
 }
 
-/// Returns the secret part of a slot.
+/// Returns the encrypted volume key in key slot `number`, without the salt and the nonce of the slot.
 fn slot(state: &[u8], number: usize) -> Vec<u8> {
     state[192 + 256 * number..][68..148].to_vec()
 }
@@ -286,7 +287,7 @@ fn returning_mirror_member_gets_current_key_slots() {
     opens(&dir, "two");
 }
 
-/// Checks that the old passphrase opens nothing, although one member was missing when it was removed.
+/// Checks that a start with the removed passphrase `one` fails, although a member still has the key slot of `one`.
 fn is_refused_by_the_newer(dir: &Dir) {
     takes(dir, "one");
     let ran = dir.cairn(&["serve", "home.toml", "--run", "true"]);
@@ -364,7 +365,7 @@ fn passphrases_and_volume_key_stay_in_locked_memory() {
     }
 }
 
-/// Searches a server's memory and its core dump for secrets.
+/// Checks that the volume key and the passphrases are only in locked memory of the server, and not in its core dump.
 fn look(dir: &Dir, serve: &Serve, volume_key: &[u8], passphrases: &[&[u8]]) {
     let mappings = memory(serve.pid());
     let found = |locked: bool, piece: &[u8]| {

@@ -1,4 +1,4 @@
-//! The commands of the control socket, and their text form.
+//! The commands that a test sends to the control socket of chaosdisk, and their text form.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,52 +7,52 @@ use block::OpKind;
 use block::units::{parse_duration, parse_size};
 use sim::{CutPolicy, DiskConfig, Profile};
 
-/// A command of the control socket, which is one line of text.
+/// A command to chaosdisk on its control socket. Each command is one line of text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// `powercut [POLICY] [stay]`
+    /// `powercut [POLICY] [stay]`: cuts the power of all disks at the same moment.
     PowerCut {
-        /// The choice of the unflushed writes that the disks keep.
+        /// Selects the unflushed writes that the disks keep over the power cut.
         policy: CutPolicy,
         /// Whether connections to the disks stay open over the power cut.
         stay: bool,
     },
-    /// `eio DISK VERB [COUNT]`
+    /// `eio DISK VERB [COUNT]`: makes the next requests of one operation fail on a disk.
     Fail {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
-        /// Operation of the requests that fail.
+        /// Operation of the requests that fail, such as read or flush.
         verb: OpKind,
-        /// Number of requests that fail.
+        /// Number of next requests that fail.
         count: u64,
     },
-    /// `stall DISK TIME`
+    /// `stall DISK TIME`: delays all replies of a disk.
     Stall {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
         /// Time for which the disk sends no replies.
         time: Duration,
     },
-    /// `hang DISK`
+    /// `hang DISK`: stops all replies of a disk until `release`.
     Hang {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
     },
-    /// `release DISK`
+    /// `release DISK`: lets a disk reply again after `hang`.
     Release {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
     },
-    /// `rot DISK OFFSET`
+    /// `rot DISK OFFSET`: flips a bit on the medium of a disk.
     Rot {
-        /// Name of the disk.
+        /// Name of the simulated disk that the command acts on.
         disk: String,
-        /// Address of the byte in which a bit flips.
+        /// Offset in bytes of the byte in which a bit flips.
         offset: u64,
     },
-    /// `counts`
+    /// `counts`: replies with the numbers of requests that the disks got, as JSON.
     Counts,
-    /// `quit`
+    /// `quit`: ends chaosdisk.
     Quit,
 }
 
@@ -80,7 +80,7 @@ const PROFILES: [(&str, Profile); 6] = [
     ("liar", Profile::Liar),
 ];
 
-/// Returns the value that is called `name` in `all`.
+/// Returns the value that is called `name` in the table `all`. An error lists the valid names.
 fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Result<T, String> {
     let found = all.iter().find(|(known, _)| *known == name);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -126,19 +126,19 @@ impl FromStr for Command {
     }
 }
 
-/// A disk to create: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
+/// The description of a simulated disk on the command line: `NAME=SIZE` or `NAME=SIZE,PROFILE`.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
-    /// The name of the disk and its export.
+    /// The name of the disk, which is also the name of its NBD export.
     pub name: String,
     size: u64,
     profile: Profile,
 }
 
 impl DiskSpec {
-    /// Returns the configuration of the disk. The disk moves no write from its cache to the medium by itself. So the
-    /// content after a power cut follows from flushes and the policy alone, and a test knows which writes must be
-    /// lost.
+    /// Returns the configuration of the simulated disk. The disk moves no write from its cache to the medium by itself.
+    /// So the content after a power cut follows from flushes and the policy alone, and a test knows which writes must
+    /// be lost.
     pub(crate) fn config(&self) -> DiskConfig {
         DiskConfig { destage: 0, ..DiskConfig::new(self.size, self.profile) }
     }

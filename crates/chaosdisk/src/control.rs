@@ -1,4 +1,4 @@
-//! The control socket, client and server: a command is one line, and its reply is one line.
+//! The control socket of chaosdisk, client and server: a command is one line, and its reply is one line.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::shelf::Shelf;
 /// Length in bytes of the receive buffer for a command: more than the longest command.
 const LINE_BYTES: usize = 4096;
 
-/// Sends the command `line`, and waits for its reply.
+/// Sends the command `line` to the chaosdisk at `socket`, and waits for the reply. The inner result is the reply.
 ///
 /// # Errors
 /// An error if no chaosdisk listens at the socket.
@@ -30,7 +30,7 @@ pub fn ask(socket: &Path, line: &str) -> std::io::Result<std::result::Result<Str
     })
 }
 
-/// Carries out the commands of clients, one after the other, up to `quit`.
+/// Accepts clients of the control socket, and carries out their commands one after the other, up to `quit`.
 ///
 /// # Errors
 /// The error of a failed accept.
@@ -46,7 +46,7 @@ pub async fn serve(env: &Env, shelf: &Shelf, listener: Rc<dyn Listener>) -> Resu
     }
 }
 
-/// Receives one command, carries it out, and replies. Returns whether the command was `quit`.
+/// Receives one command of a client of the control socket, carries it out, and replies. Returns whether it was `quit`.
 async fn answer(env: &Env, shelf: &Shelf, client: &dyn Socket) -> Result<bool> {
     let buf = env.buf(LINE_BYTES)?;
     let mut have = 0;

@@ -1,4 +1,4 @@
-//! A simulated disk as a device, and its faults.
+//! A simulated disk that chaosdisk serves, as a device, and the faults that a test injects.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::time::Time;
 
 const EIO: i32 = 5;
 
-/// A simulated disk, served by a [`crate::Shelf`].
+/// A simulated disk as a device. A [`crate::Shelf`], which holds all disks of chaosdisk, serves it over NBD.
 pub struct Disk {
     info: Info,
     name: String,
@@ -26,15 +26,15 @@ pub struct Disk {
     sim: Rc<SimDisk>,
     storage: Rc<dyn Storage>,
     counts: Counts,
-    /// Number of next requests that fail, for each operation.
+    /// For each operation, the number of next requests that fail.
     to_fail: [Cell<u64>; OpKind::ALL.len()],
     hung: Cell<bool>,
     stalled: Cell<Mono>,
     powered: Cell<bool>,
-    /// Whether requests that a power cut has ended are not answered yet. They are answered after their connections
-    /// are closed.
+    /// Whether the disk holds back its replies to requests that a power cut has ended. The disk sends these replies
+    /// after their connections are closed.
     mute: Cell<bool>,
-    /// Number of power cuts so far. A request that began before a cut does not reach the disk after it.
+    /// Number of power cuts so far. A request that began before a power cut does not change the disk after the cut.
     cuts: Cell<u64>,
     held: Notify,
 }
@@ -51,7 +51,7 @@ fn add(cell: &Cell<u64>, more: u64) {
 }
 
 impl Disk {
-    /// Creates a disk without content, which is number `number` in its world.
+    /// Creates a disk without content. `number` is the number of the disk in the simulated world.
     ///
     /// # Errors
     /// An error if the world has another open disk of the same name.
@@ -101,29 +101,29 @@ impl Disk {
         self.to_fail[verb as usize].set(count);
     }
 
-    /// Delays all replies of the disk until `time` has passed.
+    /// Delays all replies of the disk for `time` from now.
     pub fn stall(&self, time: Duration) {
         self.stalled.set(self.env.now().after(time));
     }
 
-    /// Stops all replies of the disk until [`Disk::release`]. Requests that arrive before are carried out then.
+    /// Stops the disk until [`Disk::release`], which carries out the requests that arrive in between.
     pub fn hang(&self) {
         self.hung.set(true);
     }
 
-    /// Ends the effect of [`Disk::hang`].
+    /// Lets the disk carry out requests again after [`Disk::hang`].
     pub fn release(&self) {
         self.hung.set(false);
         self.held.wake();
     }
 
-    /// Flips a bit of the byte at `offset`. Returns `false` if the medium has no data there.
+    /// Flips a bit of the medium's byte at `offset`. Returns `false` if the medium has no data at that offset.
     pub fn rot(&self, offset: u64) -> bool {
         offset < self.info.size && self.sim.rot(offset)
     }
 
-    /// Switches the power of the disk off: all requests fail, also those in flight. With `mute`, they are answered
-    /// only after [`Disk::speak`].
+    /// Switches the power of the disk off: all requests fail, also those in flight. With `mute`, the disk sends the
+    /// replies of these requests only after [`Disk::speak`].
     pub fn power_off(&self, policy: CutPolicy, mute: bool) {
         self.powered.set(false);
         self.mute.set(mute);
@@ -140,13 +140,12 @@ impl Disk {
         self.held.wake();
     }
 
-    /// Switches the power on after [`Disk::power_off`]. The disk has the content that the power cut has left.
+    /// Switches the power of the disk on after [`Disk::power_off`]. The disk has the content that the cut has left.
     pub fn power_on(&self) {
         self.powered.set(true);
     }
 
-    /// Returns the number of requests so far for each operation, of requests with FUA, and of requests that are not
-    /// answered.
+    /// Returns the numbers of requests to the disk as JSON: for each operation, with FUA, and not answered yet.
     pub fn counts(&self) -> Value {
         let verbs = OpKind::ALL.into_iter().zip(&self.counts.verbs);
         let mut all: Map<String, Value> =

@@ -4,7 +4,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `time.rs` | the clock of the simulated world, which follows the real clock |
+//! | `time.rs` | the simulated clock of the disks, which follows the real clock |
 //! | `disk.rs` | a simulated disk as a device, and its faults |
 //! | `shelf.rs` | all disks of a process, their server, and their common power supply |
 //! | `command.rs` | the commands of the control socket, as text |

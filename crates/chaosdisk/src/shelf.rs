@@ -1,4 +1,4 @@
-//! All simulated disks of a process, their server, and their common power supply.
+//! All simulated disks of a chaosdisk process, the NBD server on them, and their common power supply.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,10 +17,11 @@ use crate::command::{Command, DiskSpec};
 use crate::disk::Disk;
 use crate::time::Time;
 
-/// Pause after a power cut until the requests that it has ended are answered. Their connections are closed by then.
+/// Pause after a power cut before the disks reply to the requests that the power cut has ended. By then the server has
+/// closed the connections of these requests.
 const CLOSED: Duration = Duration::from_millis(5);
 
-/// Simulated disks with a common power supply, each an export of one server.
+/// All simulated disks of a chaosdisk process. They have a common power supply, and one NBD server exports each disk.
 pub struct Shelf {
     env: Env,
     disks: Vec<Rc<Disk>>,
@@ -30,7 +31,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// Creates the disks of `specs` in a world with the seed `seed`, and serves them on a unix socket at `socket`.
+    /// Creates the disks of `specs` in a simulated world with the seed `seed`, and serves the disks on a unix socket.
     ///
     /// # Errors
     /// An error if two disks have the same name, or if the socket is in use.
@@ -51,7 +52,7 @@ impl Shelf {
         Ok(Rc::new(Self { env: env.clone(), disks, exports, address, server }))
     }
 
-    /// Carries out a command. Returns a line of text as the reply.
+    /// Carries out a command of the control socket. Returns the reply, a line of text.
     ///
     /// # Errors
     /// `NotFound` if there is no disk of that name.
@@ -82,8 +83,8 @@ impl Shelf {
         })
     }
 
-    /// Switches the power of all disks off and on. Without `stay`, all connections are closed, so that requests which
-    /// no disk has received are lost.
+    /// Switches the power of all disks off and on. Without `stay`, the server closes all connections, so that requests
+    /// which no disk has received are lost.
     async fn power_cut(&self, policy: CutPolicy, stay: bool) -> Result<()> {
         self.disks.iter().for_each(|disk| disk.power_off(policy, !stay));
         if !stay {

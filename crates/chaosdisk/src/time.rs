@@ -1,22 +1,22 @@
-//! The clock of the simulated world, which follows the real clock.
+//! The clock of the simulated world with all disks of chaosdisk. It follows the real clock.
 
 use std::rc::Rc;
 
 use block::{Env, Mono, Notify};
 use sim::SimWorld;
 
-/// A simulated world whose clock follows the real clock. The events of all its disks have one order.
+/// The simulated world of all disks. Its clock follows the real clock, and the events of all disks have one order.
 pub struct Time {
     world: SimWorld,
     env: Env,
-    /// A moment in real time. The next field is the same moment in simulated time.
+    /// A moment of the real clock. The next field is the same moment of the simulated clock.
     outside: Mono,
     inside: Mono,
     changed: Notify,
 }
 
 impl Time {
-    /// Creates a world with the seed `seed`. A task of `env` runs its events.
+    /// Creates a simulated world with the seed `seed`, and starts a task in `env` that runs the events of the world.
     pub fn start(env: &Env, seed: u64) -> Rc<Self> {
         let world = SimWorld::new(seed);
         let (outside, inside) = (env.now(), world.env().now());
@@ -26,18 +26,18 @@ impl Time {
         time
     }
 
-    /// Returns the simulated world.
+    /// Returns the simulated world with all disks.
     pub fn world(&self) -> &SimWorld {
         &self.world
     }
 
-    /// Runs the events of the world that are due now.
+    /// Runs the events of the simulated world that are due at the present real time.
     pub fn catch_up(&self) {
         let now = self.inside.after(self.env.now().since(self.outside));
         self.world.run(now).expect("operations of disks end");
     }
 
-    /// Wakes the task that runs events, after an operation on a disk has begun.
+    /// Wakes the task that runs events of the world. A disk calls it after the begin of an operation.
     pub fn begun(&self) {
         self.changed.wake();
     }

@@ -1,4 +1,4 @@
-//! Clients that disconnect in the middle of a request.
+//! NBD clients that disconnect in the middle of a request to `cairn serve`.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -10,7 +10,7 @@ use common::{Rig, Shape, bytes_of, until};
 
 const LEN: u64 = 128 << 10;
 
-/// A bare connection to the export `vol`, past the handshake (NBD, newstyle, NBD_OPT_EXPORT_NAME).
+/// Connects to the export `vol`, and finishes the NBD handshake with `NBD_OPT_EXPORT_NAME`. Returns the connection.
 fn bare(rig: &Rig) -> UnixStream {
     let mut stream = UnixStream::connect(rig.socket()).unwrap();
     let mut greeting = [0; 18];
@@ -27,7 +27,7 @@ fn bare(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// Returns the header of a write of [`LEN`] bytes to the start of the volume.
+/// Returns the NBD header, without the payload, of a write of [`LEN`] bytes to the start of the volume.
 fn head() -> Vec<u8> {
     let mut head = 0x2560_9513_u32.to_be_bytes().to_vec();
     head.extend([0, 0, 0, 1]);

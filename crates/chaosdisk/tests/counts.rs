@@ -1,4 +1,4 @@
-//! Durability costs no more than necessary: a flush is one flush of each disk, and FUA is no flush.
+//! Counts the requests to disks: a client's flush costs one flush of each disk, and a write with FUA costs no flush.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -12,7 +12,7 @@ fn flushes(rig: &Rig, disks: &[&str]) -> Vec<u64> {
     disks.iter().map(|disk| rig.count(disk, "flush")).collect()
 }
 
-/// Returns cairn's count of a device.
+/// Returns the number of requests of the operation `verb` to `device`, from the output `top` of `cairn top`.
 fn ops(top: &Value, device: &str, verb: &str) -> u64 {
     let rows = top["rows"].as_array().unwrap();
     let row = rows.iter().find(|row| row["name"] == device).unwrap();

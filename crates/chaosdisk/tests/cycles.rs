@@ -1,5 +1,5 @@
-//! Many crashes under load. After a kill every acknowledged write is there, after a power cut every flushed
-//! one. The clients are the simulator's, and its model of a volume checks each sector.
+//! Many kills of `cairn serve` and power cuts under load. After a kill the volume must have every acknowledged write,
+//! after a power cut every flushed write. The simulator's model of the volume checks each sector.
 
 mod common;
 
@@ -11,11 +11,11 @@ use sim::Model;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally};
 
-/// Connections, and clients that work at once on each.
+/// Number of NBD connections, and of clients that send requests at the same time on each connection.
 const CONNECTIONS: u64 = 2;
 const CLIENTS: u64 = 4;
 
-/// Requests of each client: about as many as it completes before the latest crash.
+/// Number of requests of each client: about as many as a client completes before the latest possible crash.
 const REQUESTS: u64 = 40;
 
 const POLICIES: [&str; 8] =
@@ -59,7 +59,7 @@ impl<'a> Trial<'a> {
         assert!(error.is_none(), "{}, {when}: {error:?}. SEED={}", self.shape.name, self.seed);
     }
 
-    /// Starts the graph on the remains of the last crash, and reads the whole volume.
+    /// Starts the graph on the disks that the last crash has left, and checks the whole volume against the model.
     fn begin(&mut self, cycle: u64) -> Vec<Volume> {
         self.rig.serve(&self.shape.spec(cycle as usize));
         let volumes: Vec<_> = (0..CONNECTIONS).map(|_| self.rig.volume()).collect();

@@ -1,4 +1,4 @@
-//! chaosdisk itself, without a graph over it.
+//! Tests of chaosdisk without `cairn`: clients send requests directly to the simulated disks.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -15,8 +15,8 @@ fn one(profile: &str) -> (Rig, Volume) {
     (rig, disk)
 }
 
-/// Writes and flushes old bytes, writes newer ones without a flush, and cuts the power. Returns the bytes
-/// that are left, the old and the new ones.
+/// Writes old bytes to a disk and flushes, overwrites them with new bytes without a flush, and cuts the power. Returns
+/// the bytes on the disk after the power cut, the old bytes, and the new bytes.
 fn cut(profile: &str, policy: &str) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (rig, disk) = one(profile);
     let (old, new) = (bytes_of(1, PIECE), bytes_of(2, PIECE));

@@ -1,5 +1,5 @@
-//! Power cuts on labelled disks, while a graph with a mirror and key slots comes up, stops, loses a member,
-//! or gets another key. Afterwards it opens, and flushed writes are there.
+//! Power cuts on labelled disks, while a graph with a mirror and key slots starts, stops, loses a member, or gets
+//! another key. After each power cut the graph must start, and the volume must have all flushed writes.
 
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
@@ -13,7 +13,7 @@ use sim::Model;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally};
 
-/// Bytes of each disk: label areas at both ends, and a few tracks between them.
+/// Size of each disk in bytes: label areas at both ends, and a few simulated tracks between them.
 const SIZE: u64 = (2 << 20) + (256 << 10);
 
 const POLICIES: [&str; 7] =
@@ -26,7 +26,7 @@ const REQUESTS: u64 = 60;
 // Kind `crypt` refuses discards by default.
 const MIX: Mix = Mix { abandon: 0, pause: 0, discard: 0, ..Mix::ALL };
 
-/// The operation during which the power is cut.
+/// The operation of the graph during which the test cuts the power.
 #[derive(Clone, Copy, Debug)]
 enum Midst {
     Start,
@@ -51,7 +51,7 @@ struct Trial {
     rig: Rig,
     model: Rc<Model>,
     draw: Stream,
-    /// Keys of which one opens the graph. There are two while the outcome of a key change is unknown.
+    /// The keys of which one opens the graph. There are two keys while the outcome of a key change is unknown.
     keys: Vec<&'static str>,
 }
 
@@ -105,8 +105,8 @@ impl Trial {
         }
     }
 
-    /// Opens the graph with its key. If the outcome of a key change is unknown, tries both keys: one must
-    /// open it.
+    /// Starts `cairn serve` with the key of the graph. If the outcome of a key change is unknown, tries both keys: one
+    /// key must open the graph.
     fn up(&mut self, cycle: u64) {
         let mut said = String::new();
         for key in std::mem::take(&mut self.keys) {
@@ -137,8 +137,8 @@ impl Trial {
         assert!(wrong.is_none(), "cycle {cycle}: {words}. SEED={}", self.seed);
     }
 
-    /// Runs clients, cuts the power in the midst of an operation, and checks the volume. Returns the number
-    /// of completed requests.
+    /// Runs clients, cuts the power during the operation `midst`, and checks the volume. Returns the number of requests
+    /// that were completed.
     fn cycle(&mut self, cycle: u64, midst: Midst) -> u64 {
         self.rig.in_sync();
         let volumes = [self.rig.volume(), self.rig.volume()];
@@ -182,7 +182,7 @@ impl Trial {
         tally.done.get()
     }
 
-    /// Begins the operation. Returns the process of a change in progress.
+    /// Begins the operation `midst` on the running graph. Returns the process of a command that still runs.
     fn midst(&mut self, midst: Midst) -> Option<std::process::Child> {
         let member = self.draw.pick(&["a", "b"]);
         let fail = ["device", "fail", &format!("pair/{member}"), "--yes"];
@@ -228,8 +228,8 @@ fn labelled_graph_opens_after_any_power_cut() {
     assert!(answered > 36 * 5, "{answered} requests were answered");
 }
 
-/// No data were served before the cut. The disks may be in a state that needs --wipe or a decision of the
-/// operator, and the error says so.
+/// The test cuts the power during the first start of a graph, before any data were served. A second start may need
+/// `--wipe` or a decision of the operator, which the error of `cairn serve` must explain.
 #[test]
 fn graph_first_start_can_be_repeated_after_power_cut() {
     let seed = seed();

@@ -1,6 +1,6 @@
-//! Power cuts of a whole machine under load: of clients, daemon, worker, and the caches of the disks. Every
-//! flushed write is there afterwards; the simulator's model of a volume checks each sector. `make torture`
-//! does it with `CUTS=100`.
+//! Power cuts of a whole machine under load: clients, daemon, worker, and the disks with their caches. Afterwards the
+//! volume must have every flushed write; the simulator's model of the volume checks each sector. `make torture` runs
+//! this test with `CUTS=100`.
 
 mod common;
 
@@ -12,23 +12,24 @@ use sim::Model;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally};
 
-/// Number of cuts in `make test`.
+/// Number of power cuts in a run of `make test`.
 const CUTS_DEFAULT: u64 = 3;
 
-/// Connections, and clients that work at once on each: 16 requests in flight.
+/// Number of NBD connections, and of clients on each connection: together 16 requests in flight.
 const CONNECTIONS: u64 = 2;
 const CLIENTS: u64 = 8;
 
-/// Requests of each client: more than it completes before the latest cut.
+/// Number of requests of each client: more than a client completes before the latest possible power cut.
 const REQUESTS: u64 = 2000;
 
 const POLICIES: [&str; 8] =
     ["drop-all", "keep-all", "prefix", "reverse", "omit-one", "keep-one", "random", "torn"];
 
-/// Encryption offers no discards: they would show the lower disks which blocks are in use.
+/// The requests of the clients, without discards: a crypt device refuses discards, which would reveal unused blocks.
 const MIX: Mix = Mix { abandon: 0, pause: 0, discard: 0, ..Mix::ALL };
 
-/// Encryption over a labelled mirror. With `SABOTAGE=liar` its disks ignore flushes.
+/// The spec of a crypt device over a labelled mirror. With `SABOTAGE=liar` in the environment, the disks ignore
+/// flushes, so that the test must fail.
 const SPEC: &str = "[disk]\na = { nbd = \"@a\", label = true }\nb = { nbd = \"@b\", label = true }\n\
     [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
@@ -67,7 +68,7 @@ impl Machine {
         assert!(error.is_none(), "{when}: {error:?}. SEED={}", self.seed);
     }
 
-    /// Reads the whole volume. Some cycles begin before the members are in sync.
+    /// Checks the whole volume against the model. In some cycles the mirror's resync still runs during the check.
     fn look(&mut self, cycle: u64) -> Vec<Volume> {
         let volumes: Vec<_> = (0..CONNECTIONS).map(|_| self.rig.volume()).collect();
         let tally = Rc::new(Tally::default());
@@ -82,7 +83,8 @@ impl Machine {
         volumes
     }
 
-    /// Returns the number of requests that were completed before the cut.
+    /// Checks the volume, runs clients, and cuts the power of the machine. Returns the number of requests that were
+    /// completed before the power cut.
     fn cycle(&mut self, cycle: u64) -> u64 {
         let volumes = self.look(cycle);
         let tally = Rc::new(Tally::default());

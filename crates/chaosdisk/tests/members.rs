@@ -1,4 +1,4 @@
-//! One disk hangs, fails or forgets: mirrors go on, and report it.
+//! One disk of a graph hangs, fails or loses writes: a mirror serves clients from its other member, and reports it.
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
 mod common;
@@ -13,7 +13,7 @@ use sim::workload::{Mix, Tally};
 
 const PIECE: u64 = 16 << 10;
 
-/// The deadline of the mirror, and an allowance for a busy machine.
+/// The time after which the mirror fails a member that does not reply, and an allowance for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ fn mirror() -> (Rig, Volume) {
     (rig, volume)
 }
 
-/// Returns the state of a member, and the health of the graph.
+/// Returns the state of a mirror member and the health of the graph, from `cairn status`.
 fn told(rig: &Rig, member: &str) -> (String, String) {
     let status = rig.ask(&["status"]);
     let devices = status[0]["devices"].as_array().unwrap();

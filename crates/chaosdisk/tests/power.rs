@@ -1,5 +1,5 @@
-//! Flushed writes survive a power cut, through every graph and over every connection. Unflushed writes are
-//! certainly lost here, so that a flush that does nothing cannot pass.
+//! Flushed writes survive a power cut, in every graph and over every connection. The disks of these tests lose all
+//! unflushed writes, so that a flush without effect is found.
 
 mod common;
 
@@ -8,14 +8,14 @@ use common::{Rig, Shape, bytes_of};
 const PIECE: u64 = 24 << 10;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
-/// Returns every graph. A graph with a mirror comes once for each member that is trusted afterwards, because
-/// a resync would hide the losses of the other member.
+/// Returns every graph under test, with the number of the mirror member that the start after the power cut trusts. A
+/// graph with a mirror is returned once for each member, because a resync hides lost writes of the other member.
 fn every() -> impl Iterator<Item = (&'static Shape, usize)> {
     static ALL: [Shape; 5] = Shape::ALL;
     ALL.iter().flat_map(|shape| (0..shape.members.len().max(1)).map(move |turn| (shape, turn)))
 }
 
-/// Starts the graph again after a power cut, and checks it.
+/// Starts the graph again after a power cut, and checks the volume with `look`.
 fn after(rig: &mut Rig, shape: &Shape, turn: usize, look: impl Fn(&Rig, &common::Volume)) {
     rig.serve(&shape.spec(turn));
     let volume = rig.volume();

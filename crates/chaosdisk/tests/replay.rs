@@ -1,5 +1,5 @@
-//! The disks lose their power and their connections, and cairn goes on: acknowledged writes are still there,
-//! because cairn replays them.
+//! Power cuts of NBD disks while `cairn` runs on: the volume keeps acknowledged writes, because `cairn` replays the
+//! unflushed writes to the disks.
 
 mod common;
 
@@ -14,16 +14,16 @@ use sim::workload::{Mix, Tally};
 const PIECE: u64 = 24 << 10;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
-/// Power cuts during one batch of requests.
+/// Number of power cuts of the disks during one batch of requests.
 const CUTS: u64 = 6;
 
-/// Most batches, until a power cut has lost a change that is replayed.
+/// Largest number of batches that the test runs until a power cut has lost a write, which `cairn` then replays.
 const BATCHES_MAX: u64 = 20;
 
 const CLIENTS: u64 = 8;
 const REQUESTS: u64 = 300;
 
-/// Returns a counter of a disk, as `cairn status` shows it.
+/// Returns the counter `what` of a disk from `cairn status`.
 fn counter(rig: &Rig, disk: &str, what: &str) -> u64 {
     let status = rig.ask(&["status"]);
     let devices = status[0]["devices"].as_array().unwrap();
@@ -59,7 +59,7 @@ fn nbd_disk_replays_acknowledged_writes_after_power_cut() {
     }
 }
 
-/// A disk with replay of unflushed writes, under a daemon.
+/// The spec of an NBD disk that replays unflushed writes. The test serves it under a daemon.
 const KEPT: &str = "[disk]\na = { nbd = \"@a\" }\n[export]\nvol = { on = \"a\" }\n";
 
 #[test]

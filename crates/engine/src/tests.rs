@@ -7,7 +7,7 @@ fn range(start: u64, len: u64) -> ByteRange {
     ByteRange::new(start, len).unwrap()
 }
 
-/// Bytes in memory. Answers at once, or after `let_go`.
+/// A disk in memory that replies at once, or after `let_go` if `hold` is set.
 struct Bytes {
     info: Info,
     bytes: RefCell<Vec<u8>>,
@@ -70,7 +70,7 @@ impl Device for Bytes {
     }
 }
 
-/// Forwards everything, as an async device.
+/// An asynchronous device that forwards every request to its lower.
 struct Pass {
     info: Info,
     lower: Lower,
@@ -86,7 +86,7 @@ impl Device for Pass {
     }
 }
 
-/// Records the requests and replies that it sees.
+/// A hook that records every request and reply at its place in the graph.
 #[derive(Default)]
 struct Seen(RefCell<Vec<String>>);
 
@@ -341,7 +341,7 @@ fn engine_admits_request_only_with_enough_free_slots() {
     assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
 }
 
-/// Forwards every request, and reports that it may need a copy.
+/// A device that forwards every request, and declares that it may need buffers for a copy of the payload.
 struct Copying(Pass);
 
 impl Device for Copying {

@@ -1,4 +1,4 @@
-//! A volume served through a fake channel instead of the kernel's: its replies, and the end of the channel.
+//! The FUSE server of a volume on a simulated channel instead of the kernel's: its replies, and the channel's end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,17 +26,17 @@ const FALLOCATE: u32 = 43;
 
 const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
 
-/// Messages to a volume and from it.
+/// The state of the simulated FUSE channel: messages to the server and replies of the server.
 #[derive(Default)]
 struct Wire {
     to: RefCell<VecDeque<Vec<u8>>>,
     from: RefCell<Vec<Vec<u8>>>,
     over: Cell<bool>,
     waiting: Waiter,
-    /// Number of messages taken before the volume asked the channel to resend requests.
+    /// Number of messages that the server had received when it asked the channel to resend requests.
     resent: Cell<Option<usize>>,
     taken: Cell<usize>,
-    /// Number of times that each request was resent.
+    /// Number of times that the channel resent each request, by the number of the request.
     counts: RefCell<BTreeMap<u64, u64>>,
     withdrawn: Cell<bool>,
     closed: Cell<bool>,
@@ -114,7 +114,7 @@ impl Tickets for Wire {
 }
 
 impl Wire {
-    /// Sends a message: a request header for that node, and the body.
+    /// Sends a FUSE request to the server: a header with these numbers, and the arguments `body`.
     fn ask(&self, opcode: u32, unique: u64, node: u64, body: &[u8]) {
         let mut message = (40 + body.len() as u32).to_ne_bytes().to_vec();
         message.extend(opcode.to_ne_bytes());
@@ -141,7 +141,7 @@ impl Wire {
         self.waiting.wake();
     }
 
-    /// Waits for the reply of that number. Returns its error, above zero, and its body.
+    /// Waits for the reply to the request number `unique`. Returns its errno (0 for success) and its body.
     async fn answer(&self, env: &Env, unique: u64) -> (i32, Vec<u8>) {
         loop {
             let found = self.answered(unique);
@@ -161,7 +161,7 @@ impl Wire {
     }
 }
 
-/// Returns the arguments of a read or a write.
+/// Returns the encoded arguments of a FUSE read or write of `size` bytes at `offset`.
 fn arguments(offset: u64, size: u32) -> Vec<u8> {
     let mut body = vec![0; 8];
     body.extend(offset.to_ne_bytes());
@@ -170,7 +170,7 @@ fn arguments(offset: u64, size: u32) -> Vec<u8> {
     body
 }
 
-/// Runs `test` in a core, with the only export of a spec.
+/// Runs `test` on a core, with the only export of the graph of `spec` and the engine of the graph.
 fn with_export<F: Future<Output = ()>>(
     spec: &str,
     test: impl FnOnce(Env, Rc<Export>, Engine) -> F,
@@ -291,7 +291,7 @@ fn mount_read_waits_for_overlapping_write_of_broken_mount() {
     });
 }
 
-/// No piece is admitted during a change of the graph or a hand-over.
+/// The server cuts a long discard into pieces. During a live change or a hand-over it begins no further piece.
 #[test]
 fn mount_admits_long_discard_piece_by_piece() {
     const PUNCH_AND_KEEP_SIZE: u64 = 3;

@@ -1,4 +1,4 @@
-//! The files of this workspace, for checks of the code itself. Depends on no other crate of Cairn. For tests only.
+//! Reads the files of this workspace for tests that check the sources and documents. Depends on no crate of Cairn.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
@@ -10,12 +10,12 @@ pub mod prose;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Returns the root of the workspace.
+/// Returns the path of the workspace's root folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the folder of each crate of the workspace, by its name.
+/// Returns the folder of each crate of the workspace, by the folder's name.
 ///
 /// # Panics
 /// If the folder of crates cannot be read.
@@ -29,7 +29,7 @@ pub fn crates() -> BTreeMap<String, PathBuf> {
     folders.chain([root().join("bench")]).map(named).collect()
 }
 
-/// Returns the manifest of each crate of the workspace, by the name of its folder.
+/// Returns the parsed `Cargo.toml` of each crate of the workspace, by the name of the crate's folder.
 ///
 /// # Panics
 /// If a manifest cannot be read.
@@ -42,7 +42,7 @@ pub fn manifests() -> BTreeMap<String, toml::Table> {
     crates().into_iter().map(manifest).collect()
 }
 
-/// Returns all Rust files of all crates.
+/// Returns the paths of all Rust files of all crates.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -50,7 +50,7 @@ pub fn rust_files() -> Vec<PathBuf> {
     files_below(crates().into_values().collect(), "rs")
 }
 
-/// Returns every document of the project: those in its root that name the rules, and all Markdown files below `docs`.
+/// Returns the paths of all documents of the project: three in its root folder, and all Markdown files below `docs`.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -59,7 +59,7 @@ pub fn documents() -> Vec<PathBuf> {
     files_below(roots.map(|name| root().join(name)).to_vec(), "md")
 }
 
-/// Returns the manual pages of the kinds.
+/// Returns the paths of all Markdown files in the folders of crates: the manual pages of kinds.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -81,7 +81,7 @@ fn files_below(mut stack: Vec<PathBuf>, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the names of all test functions, including the laws inside `proptest!`.
+/// Returns the names of all test functions of the workspace, including the properties inside `proptest!`.
 ///
 /// # Panics
 /// If a file cannot be read.

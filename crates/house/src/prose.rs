@@ -1,8 +1,8 @@
-//! Prose in comments and documents, and the words that plain language avoids.
+//! Finds the prose in comments and documents, and counts the words in it that plain language avoids.
 
 use std::path::Path;
 
-/// Words that begin no sentence, except for a question.
+/// Words with which no sentence may begin, except for a question.
 const NO_BEGINNINGS: [&str; 6] = ["what", "who", "whoever", "whose", "nobody", "somebody"];
 
 /// Words and phrases that should be replaced by the noun of a component, or by a verb with one meaning.
@@ -21,7 +21,7 @@ const NO_PHRASES: [&str; 12] = [
     "told",
 ];
 
-/// The only plain uses of a phrase above.
+/// The allowed uses of a phrase in [`NO_PHRASES`].
 const PLAIN: [&str; 2] = ["tell apart", "tells apart"];
 
 /// Returns the paragraphs of prose in a file: its comments, or the text of a document outside of fenced blocks and
@@ -50,13 +50,13 @@ pub fn paragraphs(path: &Path, text: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Returns the text of a line that is a comment.
+/// Returns the text of a line comment without its slashes; `None` for a line of code.
 fn comment(line: &str) -> Option<&str> {
     let text = line.strip_prefix("//")?;
     Some(text.trim_start_matches(['/', '!']).trim())
 }
 
-/// Returns the number of words and sentence beginnings in a paragraph that plain language avoids.
+/// Returns the number of words, phrases and sentence beginnings in a paragraph that plain language avoids.
 pub fn marks(paragraph: &str) -> usize {
     let begun = sentences(paragraph).filter(|sentence| begins_badly(sentence)).count();
     let words: Vec<String> = paragraph.split_whitespace().map(plain).collect();

@@ -1,20 +1,20 @@
-//! `ARCHITECTURE.md`: its size, and the tests and seeded bugs that its invariants name.
+//! Checks `ARCHITECTURE.md`: its size, and that its invariants name existing tests and seeded bugs.
 #![allow(clippy::disallowed_methods, reason = "it reads a document of this workspace")]
 
-/// The most lines of the document.
+/// The largest number of lines of `ARCHITECTURE.md`.
 const LINES_MAX: usize = 150;
 
-/// The most characters of a line.
+/// The largest number of characters in a line of `ARCHITECTURE.md`.
 const LINE_CHARS_MAX: usize = 140;
 
-/// The words before the names at the end of each invariant.
+/// The words before the names of tests and seeded bugs at the end of each invariant.
 const MARK: &str = "Judged by ";
 
 fn text() -> String {
     std::fs::read_to_string(house::root().join("ARCHITECTURE.md")).unwrap()
 }
 
-/// Returns the invariants, each with its number, from the chapter of that name.
+/// Returns the number and the text of each invariant in the chapter "Invariants" of `ARCHITECTURE.md`.
 fn invariants(text: &str) -> Vec<(usize, String)> {
     let (_, chapter) = text.split_once("\n## Invariants\n").expect("a chapter \"Invariants\"");
     let (chapter, _) = chapter.split_once("\n##").expect("a chapter after \"Invariants\"");
@@ -31,7 +31,7 @@ fn invariants(text: &str) -> Vec<(usize, String)> {
     invariants
 }
 
-/// Returns the tests and seeded bugs that an invariant names, or the fault of its last sentence.
+/// Returns the names of tests and seeded bugs at the end of an invariant. An error describes a malformed end.
 fn judges(words: &str) -> Result<Vec<&str>, String> {
     let (_, names) = words.rsplit_once(MARK).ok_or(format!("the invariant has no {MARK:?}"))?;
     let names = names.strip_suffix('.').ok_or("the invariant does not end with a dot")?;

@@ -1,8 +1,8 @@
-//! Dependencies between crates.
+//! Checks the dependencies between the crates of the workspace.
 
 use house::manifests;
 
-/// The crates of Cairn that each crate may depend on. A new edge is a decision, and is made here.
+/// For each crate, the crates of Cairn that it may depend on. A new dependency needs a decision and an entry here.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("block", &[]),
     ("meta", &["block"]),

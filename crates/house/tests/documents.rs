@@ -1,12 +1,12 @@
-//! Documents: their terms and their links.
+//! Checks the links of documents: every document links to the glossary, and links lead to existing files.
 #![allow(clippy::disallowed_methods, reason = "it reads the documents of this workspace")]
 
 use std::path::{Component, Path, PathBuf};
 
-/// Documents without a link to the glossary: the glossary itself.
+/// Documents that need no link to the glossary: the glossary itself.
 const WITHOUT_GLOSSARY: &[&str] = &["docs/glossary.md"];
 
-/// Returns the targets of all links of a document that lead to files, without the part behind `#`. Skips code.
+/// Returns the targets of all links of a document to files, without the part behind `#`. Skips blocks of code.
 fn links(text: &str) -> Vec<String> {
     let mut targets = Vec::new();
     for (n, prose) in text.split("```").enumerate() {
@@ -24,7 +24,7 @@ fn links(text: &str) -> Vec<String> {
     targets
 }
 
-/// Returns the path without `.` and `..`.
+/// Returns the path of a link's target with its parts `.` and `..` resolved.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -39,7 +39,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Returns each document, as a path below the root, and the files to which it links.
+/// Returns the path of each document, relative to the workspace's root, and the paths of the files that it links to.
 fn linked() -> Vec<(PathBuf, Vec<PathBuf>)> {
     let root = house::root();
     let linked = |path: PathBuf| {

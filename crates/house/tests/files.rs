@@ -1,7 +1,7 @@
-//! Sizes of files.
+//! Checks the number of lines of each Rust file.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
-/// The most lines of a file.
+/// The largest number of lines of a Rust file.
 const LINES_MAX: usize = 800;
 
 #[test]

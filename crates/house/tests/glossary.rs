@@ -1,11 +1,12 @@
-//! The glossary's terms are those of the tests.
+//! Checks that test names use the terms of the glossary.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
-/// Terms of which each selects at least so many tests: `cargo test TERM` runs what is known of it.
+/// The smallest number of glossary terms that must occur in the names of [`TESTS`] or more tests, so that
+/// `cargo test TERM` runs the tests about a term.
 const TERMS: usize = 25;
 const TESTS: usize = 3;
 
-/// Returns the terms of the glossary as they are written in the name of a test.
+/// Returns the terms of the glossary, with underscores for spaces as in the names of tests.
 fn terms() -> Vec<String> {
     let page = std::fs::read_to_string(house::root().join("docs/glossary.md"));
     let page = page.expect("the glossary of this workspace");

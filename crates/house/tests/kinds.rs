@@ -1,22 +1,22 @@
-//! Kinds are known by their declarations: product code outside of `kinds` names none.
+//! Checks that product code outside of the crate `kinds` contains no name of a kind.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
 use std::path::Path;
 
-/// Names that are not also other words of the code. `file`, `path`, `error` and similar names also occur in JSON and
-/// in English.
+/// The names of kinds that the check searches for. `file`, `path`, `error` and similar names of kinds are left out,
+/// because the words also have other uses in code.
 const NAMES: [&str; 6] = ["mirror", "remap", "migrate", "crypt", "stripe", "concat"];
 
-/// Crates for tests, and the bench with its loads, which name the measured graphs.
+/// Crates that the check skips: crates for tests, and the benchmark, which names the kinds that it measures.
 const NO_PRODUCT: [&str; 5] = ["sim", "testkit", "house", "chaosdisk", "bench"];
 
-/// Returns the text of a file without its unit tests and comments.
+/// Returns the text of a Rust file without its unit tests and its comments.
 fn product_code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text);
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the kinds that a file of product code names, as a complete literal or as a module.
+/// Returns the names of kinds in a file of product code that are a whole string literal or a module of `kinds`.
 fn named(code: &str) -> Vec<&'static str> {
     let is_named = |name: &&&str| {
         code.contains(&format!("\"{name}\"")) || code.contains(&format!("kinds::{name}"))

@@ -1,4 +1,4 @@
-//! Plain language: the count of each file may only fall, and a new file starts at zero.
+//! Checks plain language: the number of words to avoid in each file may only fall, and is zero for a new file.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use house::prose::{marks, paragraphs};
 
-/// The allowed count of each file. `UPDATE=1 cargo test -p cairn-house --test language` rewrites it for files with a
-/// lower count or another name.
+/// File with the allowed number of such words for each file. `UPDATE=1 cargo test -p cairn-house --test language`
+/// updates the file after a number has fallen or a file got another name.
 const ALLOWED: &str = "prose.txt";
 
 fn counts() -> BTreeMap<String, usize> {

@@ -1,7 +1,7 @@
-//! The binary is thin: it names neither the persistent state nor the labels of graphs.
+//! Checks that the sources of the `cairn` binary use neither the crate `meta` nor the label module of `graph`.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
-/// Paths that the sources of the binary may not name: `doctor` and `graph` answer its questions.
+/// Module paths that the sources of the `cairn` binary may not contain. It uses `doctor` and `graph` instead.
 const BENEATH: [&str; 3] = ["meta::", "graph::labels", "labels::diagnosis"];
 
 #[test]

@@ -1,10 +1,10 @@
-//! Lists and cells of wakers beside the toolkit.
+//! Checks that only listed source files store task wakers.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
 use std::path::Path;
 
-/// The sources that may keep wakers: the toolkit, executors with their timers, and the reactor. All others wait with
-/// `Notify`, `Waiter`, `Mutex` or a task group of `block`.
+/// The source files that may store wakers: the wait primitives of `block`, executors, timers and the reactor. All other
+/// code waits with `Notify`, `Waiter`, `Mutex` or a task group of `block`.
 const MAY_KEEP_WAKERS: &[&str] = &[
     "crates/block/src/notify.rs",
     "crates/block/src/test_world.rs",
@@ -19,7 +19,7 @@ const MAY_KEEP_WAKERS: &[&str] = &[
     "crates/sim/src/world.rs",
 ];
 
-/// Whether a line declares a place that keeps a waker: a field, a type argument, or a part of a tuple or variant.
+/// Whether a line of code declares a value that stores a waker: a field, a type argument, or a part of a tuple.
 fn keeps_waker(line: &str) -> bool {
     let line = line.trim_start();
     let is_kept = |(at, _): (usize, &str)| {

@@ -1,8 +1,8 @@
-//! Ways to the world (time, disks, network, threads) beside `Env`.
+//! Checks that code uses time, disks, network, threads and random numbers only through `Env`.
 #![allow(clippy::disallowed_methods, reason = "it reads the sources of this workspace")]
 
-/// The sources that may call the world directly: crates that implement `Env` or do control-plane work, and their tests.
-/// A new one is a decision, and is made here.
+/// The source files that may call the operating system directly, in crates that implement `Env` or do control-plane
+/// work. A new file needs a decision and an entry here.
 const MAY_CALL_WORLD: &[&str] = &[
     "crates/api/src/lib.rs",
     "crates/attach/src/lib.rs",
@@ -17,7 +17,7 @@ const MAY_CALL_WORLD: &[&str] = &[
     "crates/tls/src/tests.rs",
 ];
 
-/// Calls that clippy must refuse everywhere else.
+/// Calls that the clippy configuration must forbid in all other files.
 const REFUSED: &[&str] = &[
     "std::time::Instant::now",
     "std::time::SystemTime::now",
@@ -28,7 +28,7 @@ const REFUSED: &[&str] = &[
     "std::os::unix::net::UnixListener::bind",
 ];
 
-/// Crates that draw random numbers without `Env`.
+/// Crates that make random numbers without `Env`. No crate of Cairn may depend on them.
 const SOURCES_OF_RANDOMNESS: &[&str] = &["fastrand", "getrandom", "oorandom", "rand", "rand_core"];
 
 #[test]

@@ -10,16 +10,16 @@ use crate::{Kind, Value};
 /// The part of one kind of device in the simulator and the fuzzer.
 #[derive(Clone, Copy, Debug)]
 pub struct Testing {
-    /// How random graphs of the simulator draw devices of the kind; `None` if they draw none.
+    /// How the simulator draws devices of the kind in random graphs; `None` if it draws none.
     pub shape: Option<Shape>,
-    /// The records that devices of the kind read from disks, which the fuzzer damages.
+    /// The types of records that devices of the kind read from disks, which the fuzzer damages.
     pub records: &'static [Records],
     /// Whether devices of the kind lose bytes on purpose, so that clients in the simulator expect no bytes back.
     pub forgets: bool,
 }
 
 impl Testing {
-    /// The part in the tests of a kind that is not drawn, has no records and keeps its bytes.
+    /// The part in the tests of a kind that random graphs do not draw, that has no records and keeps its bytes.
     pub const NONE: Self = Self { shape: None, records: &[], forgets: false };
 
     /// Returns the part in the tests of a kind without records, whose devices `draw` adds to random graphs.
@@ -28,8 +28,8 @@ impl Testing {
     }
 }
 
-/// Function that adds a device, with everything below it, to a random graph. The number is the most levels of devices
-/// below the added device.
+/// Function that adds a device, with everything below the device, to a random graph. The number is the largest number
+/// of levels of devices below the added device.
 pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 
 /// How random graphs of the simulator draw devices of a kind.
@@ -37,7 +37,7 @@ pub type Draw = fn(&mut dyn Drawing, u32) -> Result<PartId>;
 pub struct Shape {
     /// The function that adds a device of the kind to a random graph.
     pub draw: Draw,
-    /// Weight of the kind when the simulator draws one of all kinds.
+    /// Weight of the kind when the simulator draws the kind of a device: a multiple of the usual probability.
     pub weight: usize,
 }
 
@@ -49,7 +49,7 @@ pub type Options = Vec<(&'static str, Value)>;
 
 /// A random graph of the simulator that is being drawn. Every random number comes from the seed.
 pub trait Drawing {
-    /// Returns the next random number from the seed.
+    /// Returns the next random number of the drawing, which follows from the seed.
     fn next(&mut self) -> u64;
 
     /// Adds a drawn device with at most `depth` levels below it: a disk, or a device of any kind.
@@ -131,7 +131,7 @@ impl dyn Drawing + '_ {
 pub struct Records {
     /// The name of the type of record: `mirror`.
     pub name: &'static str,
-    /// Returns valid records, from which the fuzzer makes damaged ones.
+    /// Returns valid records of this type, from which the fuzzer makes damaged records.
     pub valid: fn() -> Vec<Vec<u8>>,
     /// Parses an untrusted record, and checks the properties that every accepted record must have. Returns whether the
     /// record was accepted.

@@ -1,4 +1,4 @@
-//! The emulation of operations for devices that lack them, tested like a kind.
+//! Tests `Emulate`, which emulates operations that a device lacks, with the battery.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use testkit::{Subject, conformance};
 
 const SIZE: u64 = 48 << 10;
 
-/// A device that can only read, write and flush, and reports that.
+/// A device that supports only reads, writes and flushes, and declares that in its facts.
 struct Plain {
     info: Info,
     lower: Lower,
@@ -30,7 +30,7 @@ impl Device for Plain {
     }
 }
 
-/// Returns a plain device with the emulation above it, in blocks of 512 bytes.
+/// Builds a [`Plain`] device with an `Emulate` device above it that has blocks of 512 bytes.
 fn emulated(graph: &mut Assembly, on: &[PartId]) -> Result<PartId> {
     let lower = graph.lower(on[0]);
     let info = Info { native_zeroes: false, discard: false, ..lower.info().clone() };

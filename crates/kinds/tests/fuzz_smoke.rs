@@ -1,4 +1,4 @@
-//! Runs the body of the fuzz target over seeded inputs: valid specs with mutations, and noise.
+//! Runs the fuzz target for specs in labels over seeded inputs: mutated valid specs, and random bytes.
 
 mod bodies;
 
@@ -23,7 +23,7 @@ fn label_spec_parser_handles_random_texts() {
     assert!(counted > testkit::INPUTS / 50, "{counted} of {} were taken", testkit::INPUTS);
 }
 
-/// An input that the fuzz target found.
+/// The fuzzer found this input, for which a check of the fuzz target failed.
 #[test]
 fn label_spec_parser_handles_control_character_in_number() {
     bodies::label_text(b"_ff=5_ff\x05f\xbff");

@@ -1,4 +1,4 @@
-//! Commands over every table, hook and mirror, tested with the toy devices of the testkit.
+//! Tests how commands pass through tables, hooks and mirrors, with the toy devices of the testkit.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ fn done<T>(mut future: LocalFuture<Result<T>>) -> Result<T> {
     polled(&mut future).expect("it needs no time")
 }
 
-/// A device that may move its bytes.
+/// A device that forwards all requests, and reports that it may move its bytes to other addresses.
 struct Moving(Lower);
 
 impl Device for Moving {
@@ -93,7 +93,8 @@ impl Device for Moving {
     }
 }
 
-/// Origin 1 locks `above` of a device, and each lock below must hold its part. Origin 2 waits, and gives up.
+/// Sends lock commands for the byte range `above` to the device `top`, from the clients (origins) 1 and 2. After each
+/// command, every lock device in `below` must have its part of the range locked for the same client.
 fn judge_lock(bench: &Bench, top: PartId, above: ByteRange, below: &[(&Locker, ByteRange)]) {
     let lock = |origin| bench.begin::<Lock>(top, origin, above, Nothing {});
     let expect = |origins: &[u32]| {
@@ -148,7 +149,7 @@ fn lock_command_passes_through_tables_and_hooks() {
 }
 
 #[test]
-fn lock_command_over_two_devices_is_atomic() {
+fn dropped_lock_command_releases_ranges_on_all_devices() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, lock_b) = bench.lock();
@@ -163,7 +164,7 @@ fn lock_command_over_two_devices_is_atomic() {
 }
 
 #[test]
-fn overlapping_lock_commands_reach_devices_in_same_order() {
+fn lock_commands_of_two_stripes_lock_shared_disks_in_same_order() {
     let mut bench = Bench::new();
     let (a, lock_a) = bench.lock();
     let (b, _) = bench.lock();
@@ -179,7 +180,7 @@ fn overlapping_lock_commands_reach_devices_in_same_order() {
 }
 
 #[test]
-fn lock_commands_within_device_run_in_address_order() {
+fn lock_command_locks_ranges_of_one_disk_in_order_of_address() {
     let mut bench = Bench::new();
     let (a, lock) = bench.lock();
     let part = |bench: &mut Bench, start| {
@@ -277,7 +278,7 @@ fn encoded_commands_decode_to_same_arguments() {
     assert_eq!(wrong.kind(), ErrorKind::Invalid);
 }
 
-/// A device that refuses locks, and counts the ranges that it must release.
+/// A device that refuses lock commands, and counts the unlock commands that it gets.
 struct Refusing(Lower, Cell<u32>);
 
 impl Device for Refusing {

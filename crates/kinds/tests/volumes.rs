@@ -1,4 +1,4 @@
-//! Volumes that a catalogue opens when a client asks for them, over every table, hook and mirror.
+//! Volumes that a catalogue opens when a client connects by name, over tables, hooks and mirrors.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ const DISK_BYTES: u64 = 1 << 20;
 
 const BLOCK: usize = 4096;
 
-/// Time that it takes to open a volume.
+/// Time that the catalogue of the test takes to open a volume.
 const OPENING: Duration = Duration::from_millis(300);
 
-/// Opens the volumes of a pool for clients. A volume is closed when its last client leaves.
+/// A catalogue that opens the volumes of a pool for clients. A volume is closed when its last client disconnects.
 struct Volumes {
     env: Env,
     engine: Engine,
     pool: Rc<Pool>,
     below: NodeId,
     open: RefCell<BTreeMap<String, Weak<Export>>>,
-    /// Whether every search fails.
+    /// Whether every search of the catalogue for a volume fails.
     is_broken: Cell<bool>,
 }
 
@@ -60,7 +60,7 @@ impl Volumes {
     }
 }
 
-/// Handle of the server to the volumes.
+/// The catalogue as the server gets it.
 struct Shelf(Rc<Volumes>);
 
 impl Catalog for Shelf {
@@ -92,7 +92,7 @@ struct Rig {
     at: Address,
 }
 
-/// Adds devices over two disks. Returns the uppermost one.
+/// A function that adds devices over two disks, and returns the topmost device.
 type Build = fn(&mut Assembly, [PartId; 2]) -> PartId;
 
 impl Rig {
@@ -132,7 +132,7 @@ impl Rig {
         self.world.block_on(sent).unwrap().result.unwrap();
     }
 
-    /// Returns the byte that fills the block at `start`.
+    /// Reads the block at the byte address `start` over a connection, and returns the value of all its bytes.
     fn read(&self, connection: &Connection, start: u64) -> u8 {
         let buf = self.world.env().buf(BLOCK).unwrap();
         let len = BLOCK as u64;
@@ -166,7 +166,7 @@ fn mirror(graph: &mut Assembly, disks: [PartId; 2]) -> PartId {
     graph.add("mirror", &[("trust", Value::Text(trusted))], &disks).unwrap()
 }
 
-/// Every path that the requests of a volume may take.
+/// The graphs under test below the volumes: a disk, tables, a mirror and hooks.
 const BUILDS: [Build; 6] = [
     |_, [disk, _]| disk,
     stripe,

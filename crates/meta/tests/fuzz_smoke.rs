@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets over seeded inputs: damaged valid ones, and noise.
+//! Runs the fuzz targets of labels and vaults over seeded inputs: damaged valid inputs, and random bytes.
 
 mod bodies;
 

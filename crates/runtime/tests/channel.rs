@@ -1,4 +1,4 @@
-//! The channel of a mount.
+//! Test of the FUSE channel between a mount in the kernel and a server.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use block::ErrorKind;
 use runtime::{Config, Core};
 
-/// Longer than anything here takes on a busy machine.
+/// The longest time that the test waits for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,4 +1,4 @@
-//! A block device, represented by a loop device.
+//! Test of I/O on a block device, with a loop device.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;

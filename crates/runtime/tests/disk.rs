@@ -1,4 +1,4 @@
-//! Disks: bytes that were written are read, on every kind of file and with every engine.
+//! Tests of file I/O: reads return written bytes, with and without the page cache, with io_uring and with threads.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -78,7 +78,7 @@ fn file_disk_reads_back_writes_on_tmpfs() {
     });
 }
 
-/// A kill may come at any time: another process must never find the file without its size.
+/// A process may be killed during the creation of a file. Another process must never find the file without its size.
 #[test]
 fn created_file_appears_with_its_full_size() {
     each_core(|core| {

@@ -1,4 +1,4 @@
-//! Shutdown: memory that the kernel may still write to is not freed.
+//! Tests of the shutdown of a core: it frees no memory that the kernel may still write to.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Locks: one opener at a time. A killed process holds its lock until its last write has ended.
+//! Tests of locks on disks: only one process may open a disk. A killed process holds its lock until its last write has
+//! ended in the kernel.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Keys and passphrases from their sources. `script` makes a terminal and plays a person.
+//! Tests of reading keys and passphrases from files, pipes and a terminal. The program `script` provides the terminal.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -57,7 +57,7 @@ fn key_from_empty_pipe_is_refused_without_waiting() {
     assert!(get(&core, &source).is_err(), "it is gone with the first reader");
 }
 
-/// Runs as a process of its own, with a terminal: see `terminal_prompt_reads_passphrase_without_echo`.
+/// The test `terminal_prompt_reads_passphrase_without_echo` starts this test in a process of its own with a terminal.
 #[test]
 fn child_process_prompts_for_passphrase_when_started_by_test() {
     let Ok(mode) = std::env::var("CAIRN_ASKED") else { return };
@@ -70,7 +70,7 @@ fn child_process_prompts_for_passphrase_when_started_by_test() {
     }
 }
 
-/// Returns the terminal's output while a person types these lines, each after a prompt.
+/// Starts the child process on a terminal, and types each of `lines` after a prompt. Returns the terminal's output.
 fn terminal(mode: &str, lines: &[&str]) -> String {
     let me = std::env::current_exe().unwrap();
     let command = format!(

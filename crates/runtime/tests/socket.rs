@@ -1,4 +1,4 @@
-//! Sockets: bytes come through, listeners end, an abandoned receive keeps its buffer.
+//! Tests of sockets and listeners: transferred bytes, closed peers, and dropped receives and accepts.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tasks, timers, foreign threads, signals; and that an idle core sleeps.
+//! Tests of a core's tasks, timers, worker threads and clock, and that an idle core does not wake up.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod common;
@@ -44,8 +44,8 @@ fn core_clock_is_current_after_core_was_idle() {
     });
 }
 
-/// A read from the page cache completes within a turn. Work that may take a sixth of the time beside clients
-/// must measure its own time all the same.
+/// A step of background work that reads from the page cache ends within one turn of the event loop, in which `now` does
+/// not advance. The throttle must measure such a step on the real clock.
 #[test]
 fn throttle_limits_background_work_within_one_event_loop_turn() {
     const WORK: Duration = Duration::from_millis(2);
@@ -70,7 +70,7 @@ fn throttle_limits_background_work_within_one_event_loop_turn() {
     });
 }
 
-/// A client that waits for a slow disk sends nothing else meanwhile, and still counts as present.
+/// A client waits for a slow disk and sends no further request. The throttle must still count the client as active.
 #[test]
 fn throttle_slows_background_work_while_client_waits() {
     const WORK: Duration = Duration::from_millis(5);
@@ -183,7 +183,7 @@ fn worker_job_runs_on_another_thread_and_returns() {
     });
 }
 
-/// Records the thread of each wake, and passes it on.
+/// A waker that records the thread of each wake, and then wakes another waker.
 struct Witness(Mutex<Vec<std::thread::ThreadId>>, Waker);
 
 impl std::task::Wake for Witness {

@@ -55,8 +55,8 @@ fn live_change_refuses_to_remove_last_member_in_sync() {
     assert!(rig.holds(&client, 0x5a), "what was answered is there");
 }
 
-/// The result of a copy is recorded only after the new graph is committed and its members have recorded their
-/// states. Until then the label of a member may equal the one in an older image of the member.
+/// A live change resyncs a stale member. At every moment the test cuts the power, and puts an older image on the
+/// member's disk. The next start must not read the image, although its label may equal the member's last label.
 #[test]
 fn old_member_image_is_stale_after_resync_in_change() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX / 50, NS_MAX / 50, NS_MAX]));
@@ -95,8 +95,8 @@ fn old_member_image_is_stale_after_resync_in_change() {
     assert!(came > 10);
 }
 
-/// A disk beside a mirror has no state of the mirror. If its label were the only one with the new graph, the
-/// other labels would record a member in sync that this graph does not have.
+/// A disk outside the mirror has no state of the mirror in its label. If a power cut came when only this label had the
+/// new graph, a start could not know which members of the new mirror are in sync.
 #[test]
 fn live_change_writes_new_spec_first_to_members_of_mirror() {
     let rig = Rc::new(Rig::of_speeds(&[NS_MAX, NS_MAX, NS_MAX, NS_MAX / 50]));
@@ -130,8 +130,8 @@ fn live_change_writes_new_spec_first_to_members_of_mirror() {
     assert!(started.iter().all(|starts| *starts > 0), "{started:?}");
 }
 
-/// A remap writes whenever it opens its vault. A mirror below that the same change makes cannot mark the dirty regions
-/// before the labels record the change.
+/// A remap device writes when it opens its vault. If a live change also makes the mirror below, the mirror cannot mark
+/// dirty regions before the labels record the change.
 #[test]
 fn mirror_members_below_remap_stay_equal_after_power_cut_in_change() {
     const DATA: u64 = 256 << 10;
@@ -180,8 +180,8 @@ fn mirror_members_below_remap_stay_equal_after_power_cut_in_change() {
     changed.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
 }
 
-/// Requests of several pieces are admitted piece by piece. A change waits for the piece in flight, and the
-/// other pieces reach the new graph.
+/// The server sends a long write-zeroes request to the graph piece by piece. A live change waits only for the piece in
+/// flight, and the later pieces go to the new graph.
 #[test]
 fn member_added_during_long_write_zeroes_has_zeroes() {
     const PIECES: u64 = 8;
@@ -219,7 +219,7 @@ fn member_added_during_long_write_zeroes_has_zeroes() {
     }
 }
 
-/// After an orderly close, the next start copies nothing, so members must be identical.
+/// After an orderly close, the next start resyncs no member, so the members of the mirror must be equal.
 #[test]
 fn graph_flush_before_close_waits_for_write_of_disconnected_client() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX]);
@@ -240,7 +240,7 @@ fn graph_flush_before_close_waits_for_write_of_disconnected_client() {
     }
 }
 
-/// A device that was replaced may not undo the states of the device that took its place.
+/// After a live change has replaced a mirror, the old mirror must not overwrite the new mirror's state in the labels.
 #[test]
 fn label_refuses_state_of_device_replaced_by_change() {
     let rig = Rig::new(2);
@@ -266,7 +266,7 @@ fn label_refuses_state_of_device_replaced_by_change() {
     write(&*after, 7).unwrap();
 }
 
-/// A handle that outlives its device must not reach any device.
+/// A handle to a device that a live change has closed must return an error, and must not reach another device.
 #[test]
 fn closed_device_refuses_requests_after_live_change() {
     let rig = Rig::new(3);
@@ -285,7 +285,7 @@ fn closed_device_refuses_requests_after_live_change() {
     assert_eq!(late.result.unwrap_err().kind(), ErrorKind::Stopped);
 }
 
-/// A closed mirror writes no states any more: the new device has its own states already.
+/// A command to a mirror that a live change replaces must wait, because the closed mirror can write no state any more.
 #[test]
 fn command_waits_while_live_change_replaces_device() {
     let rig = Rc::new(Rig::new(3));
@@ -320,7 +320,7 @@ fn command_waits_while_live_change_replaces_device() {
     rig.world.block_on(fail).unwrap().expect("the device of the new graph has that member");
 }
 
-/// A function passed to `change_and` can check the new export before any request of a client begins.
+/// The live change calls the function passed to `change_and` before any request of a client begins in the new graph.
 #[test]
 fn live_change_calls_hook_before_requests_of_clients() {
     let rig = Rig::new(3);
@@ -347,7 +347,7 @@ fn live_change_calls_hook_before_requests_of_clients() {
     assert!(rig.holds(&client, 0x5a));
 }
 
-/// An export of a failed change must not hold devices of the graph that goes on.
+/// The new export of a failed live change must not keep disks open, so that a second attempt can open the disks.
 #[test]
 fn failed_live_change_with_new_export_releases_disks() {
     let rig = Rig::new(3);
@@ -374,8 +374,8 @@ fn failed_live_change_with_new_export_releases_disks() {
     change(&all, vec!["d2".to_owned()]).unwrap();
 }
 
-/// States that were held back for a disk are lost if its label cannot be written. The mirror must learn of it
-/// even without a write by a client.
+/// The states of devices that the live change held back are lost if a disk's label cannot be written at the undo. The
+/// mirror must then fail the disk, also without a write of a client.
 #[test]
 fn mirror_fails_disk_that_misses_undo_of_live_change() {
     let rig = Rig::new(3);
@@ -402,8 +402,8 @@ fn mirror_fails_disk_that_misses_undo_of_live_change() {
     );
 }
 
-/// A disk that is reopened with other options has one label, written through either handle. States that the old
-/// devices wrote after the probe must stay.
+/// A live change reopens a disk with other options. Its label must keep the states that the old devices wrote after the
+/// change had read the label.
 #[test]
 fn label_keeps_device_states_written_after_probe_of_change() {
     let rig = Rig::new(2);
@@ -446,7 +446,8 @@ fn label_keeps_device_states_written_after_probe_of_change() {
     assert!(next.holds(&next.client(&live), 0x5a));
 }
 
-/// A removed disk is informed of its removal if it answers. Clients must not wait for that.
+/// A live change writes the removal to the label of the removed disk. Clients must not wait for this write if the disk
+/// hangs.
 #[test]
 fn clients_do_not_wait_for_hung_disk_that_change_removes() {
     let rig = Rig::new(3);
@@ -480,7 +481,8 @@ fn clients_do_not_wait_for_hung_disk_that_change_removes() {
     assert!(waited < Duration::from_millis(500), "{waited:?}");
 }
 
-/// A write that must mark its region as dirty waits for a label no longer than for data.
+/// A write to a mirror must first mark its region as dirty in the labels. It waits no longer than the mirror's timeout
+/// for the label of a disk that hangs.
 #[test]
 fn mirror_write_does_not_wait_for_label_of_hung_disk() {
     let rig = Rig::new(2);
@@ -503,7 +505,7 @@ fn mirror_write_does_not_wait_for_label_of_hung_disk() {
     assert!(rig.holds(&client, 0x5a));
 }
 
-/// Returns the newest label of a disk.
+/// Returns the newest label on the disk number `disk`.
 fn label_on(rig: &Rig, disk: usize) -> Label {
     let area = |area: Area| rig.disks[disk].peek(area.range());
     let areas = [area(Area::Front), area(Area::Back(DATA_BYTES))];
@@ -511,15 +513,15 @@ fn label_on(rig: &Rig, disk: usize) -> Label {
     label
 }
 
-/// Returns the state of the mirror in the label of a disk.
+/// Returns the mirror's record in the newest label on the disk number `disk`.
 fn record_on(rig: &Rig, disk: usize) -> Record {
     Record::decode(&label_on(rig, disk).cells["m"].bytes).unwrap()
 }
 
-/// An interrupted start may have updated its label more than once. The label of the next start must
-/// nevertheless be the newest, from its first generation on.
+/// An interrupted first start may have updated a disk's label several times. The first label that the next start writes
+/// must already count as newer than these.
 #[test]
-fn label_of_new_disk_is_newer_than_from_interrupted_start() {
+fn first_label_of_start_is_newer_than_labels_of_interrupted_start() {
     let cut = Rig::new(3);
     // So that its graph gets another uuid than the one below.
     Uuid::draw(&cut.world.env());
@@ -544,8 +546,8 @@ fn label_of_new_disk_is_newer_than_from_interrupted_start() {
     assert!(known.graph == new.graph && new.graph != left.graph, "{new:?}");
 }
 
-/// A state that a member did not acknowledge may be on its disk nevertheless. The next mirror of the process
-/// must know that; otherwise the state looks like a split brain.
+/// A record that the mirror sent to a failed member may be on the member's disk without an acknowledgement. A mirror
+/// that a live change makes again must know this record; otherwise it would look like a split brain.
 #[test]
 fn recreated_mirror_remembers_states_sent_to_failed_member() {
     let rig = Rig::new(3);
@@ -578,8 +580,8 @@ fn recreated_mirror_remembers_states_sent_to_failed_member() {
     assert_eq!(of_failed(&now).sent, then.sent);
 }
 
-/// A device without an export may have a cache, too. A disk below another device is flushed through that
-/// device.
+/// A graph flush must also reach a device without an export, because the device may have a cache. A disk below another
+/// device is flushed through that device.
 #[test]
 fn graph_flush_reaches_exported_and_uppermost_devices() {
     let rig = Rig::new(2);
@@ -593,8 +595,8 @@ fn graph_flush_reaches_exported_and_uppermost_devices() {
     assert_eq!(flushed, ["vol", "alone"]);
 }
 
-/// A spec from before the end of a migration would encrypt a volume twice. It must be refused without a change
-/// of the volume.
+/// A spec from before the end of a migration would encrypt the volume a second time. The start must refuse the spec,
+/// and change no byte of the volume.
 #[test]
 fn start_rejects_spec_of_migration_that_has_ended() {
     let disk = "name = \"g\"\n[disk]\nd0 = { path = \"/disk0\", label = true }\n[device]\n";

@@ -1,6 +1,5 @@
-//! All crash states of a change or of a first start, within bounds: after each event, every subset of the
-//! writes that are not durable. In each state the graph before or after the change must come up, without any
-//! decision of an operator, with all flushed bytes.
+//! Tries all crash states of a live change or of a first start: after each simulated event, every subset of the writes
+//! that are not durable. In each state the old or the new graph must start without options, with all flushed bytes.
 
 mod common;
 
@@ -15,12 +14,12 @@ use graph::labels::Opening;
 use graph::live::{RunningGraph, Unchanged};
 use sim::{Faults, Image};
 
-/// Up to so many writes that are not durable, every subset of them is tried.
+/// Largest number of writes that are not durable for which every subset is tried.
 const WRITES_MAX: usize = 8;
 
 const FLUSHED: u8 = 0x5a;
 
-/// Returns the states in which a power cut at one moment can leave these disks.
+/// Returns the crash states of these disks at one moment.
 fn states(images: &[Image]) -> Vec<Vec<Image>> {
     let open: Vec<Vec<u64>> = images.iter().map(Image::open_writes).collect();
     let writes: Vec<(usize, u64)> = open
@@ -56,7 +55,7 @@ fn states(images: &[Image]) -> Vec<Vec<Image>> {
     prefixes.chain(singles).collect()
 }
 
-/// The states so far, so that each one is tried only once.
+/// The digests of all crash states so far, so that the test tries each state only once.
 #[derive(Default)]
 struct Seen(BTreeSet<Vec<u64>>);
 
@@ -68,8 +67,8 @@ impl Seen {
     }
 }
 
-/// Returns which of the graphs come up, each separately and without any decision of an operator. Checks that at
-/// least one does, with all flushed bytes.
+/// Starts each of the two graphs on disks in the crash state `state`, and returns whether each graph starts. At least
+/// one graph must start, with all flushed bytes.
 fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
     let mut said = Vec::new();
     let come = texts.each_ref().map(|text| {
@@ -93,7 +92,7 @@ fn who_comes_up(state: &[Image], texts: &[String; 2]) -> [bool; 2] {
     come
 }
 
-/// Waits for the end of the migration, if there is one.
+/// Waits for the end of the graph's migration, if the graph has one.
 async fn moved(live: &RunningGraph) {
     let now = live.now();
     if let Some(moving) = now.graph.member("move") {
@@ -102,8 +101,8 @@ async fn moved(live: &RunningGraph) {
     }
 }
 
-/// Cuts the power at every moment of a change. If a member is removed, the other graph would lose track of a
-/// disk: exactly one of the two may come up.
+/// Tries all crash states of a live change of a mirror from the disks `from` to the disks `to`. If the change removes a
+/// member, exactly one of the two graphs may start in each state.
 fn every_crash_of_a_change(from: &[usize], to: &[usize], safe: bool) {
     let both = every_crash_between([from, to].map(|members| text(members, safe)));
     let leaves = from.iter().any(|n| !to.contains(n));
@@ -114,7 +113,8 @@ fn every_crash_between(texts: [String; 2]) -> usize {
     every_crash_over(Rig::new(3), texts)
 }
 
-/// Cuts the power at every moment of a change. Returns the number of states in which both graphs come up.
+/// Tries all crash states of a live change from the first to the second spec. Returns the number of states in which
+/// both graphs can start.
 fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     let rig = Rc::new(rig);
     let live = Rc::new(rig.open(&texts[0]));
@@ -144,7 +144,7 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
     both
 }
 
-/// Changes the graph; the disk `ill` fails all writes from the planning on.
+/// Makes a live change to the spec `to`. If `ill` is a disk number, all writes of that disk fail from the planning on.
 async fn change(
     rig: Rc<Rig>,
     live: Rc<RunningGraph>,
@@ -159,9 +159,9 @@ async fn change(
     live.change(&turn, planned, Some(probe), LIMIT).await.map(drop)
 }
 
-/// Cuts the power at every moment of a change that fails at the disk `ill` and is undone. `updates`: the number
-/// of label updates before. Returns the number of states in which both graphs come up, during the change and
-/// after it was undone.
+/// Tries all crash states of a live change that fails because writes of the disk `ill` fail, and is undone. `updates`:
+/// the number of label updates before the change. Returns the numbers of states in which both graphs can start: during
+/// the change, and after the undo.
 fn every_crash_of_an_undone_change(
     from: &[usize],
     to: &[usize],
@@ -206,7 +206,7 @@ fn one_graph_starts_after_undone_replacement_of_member() {
     }
 }
 
-/// The only disk of both graphs cannot be informed of the undoing.
+/// The writes fail on the only disk that both graphs have, so the undo cannot be recorded in its label.
 #[test]
 fn one_graph_starts_after_undone_change_fails_on_shared_disk() {
     for updates in 1..4 {
@@ -232,8 +232,8 @@ fn live_change_that_adds_member_below_crypt_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1], &[0, 1, 2], true);
 }
 
-/// The progress of a copy, recorded by region, is held back, too, until the labels record the change. One disk
-/// is so fast that it would get this state before the others.
+/// The mirror's record of the resync progress must be held back until the labels record the live change. One disk is so
+/// fast that its label would otherwise get the record before the other labels.
 #[test]
 fn live_change_that_resyncs_added_member_survives_power_cuts() {
     let rig = Rig::of_speeds(&[NS_MAX / 50, NS_MAX, NS_MAX]);
@@ -253,7 +253,7 @@ fn live_change_that_removes_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
-/// Nothing was served yet, so a second start may begin anew or go on.
+/// The power is cut during the first start of a graph. Nothing was served, so the second start needs no option.
 #[test]
 fn graph_first_start_can_be_repeated_after_power_cut() {
     let rig = Rc::new(Rig::new(2));
@@ -277,7 +277,7 @@ fn graph_first_start_can_be_repeated_after_power_cut() {
     assert!(seen.0.len() > 100, "the start writes");
 }
 
-/// Encrypts a volume in place. Until its last window has moved, each state must show the old content.
+/// A migration encrypts a volume in place. In each crash state the volume must have its old content.
 #[test]
 fn migration_in_place_survives_power_cuts() {
     let disk = "[disk]\nd0 = { path = \"/disk0\", label = true }\n";
@@ -290,8 +290,8 @@ fn migration_in_place_survives_power_cuts() {
     every_crash_between([spec("", "d0"), spec(devices, "move")]);
 }
 
-/// Labels do not record the options with which disks are opened. The new states are written through the
-/// reopened disks, while the old handles still serve.
+/// A live change reopens the disks with other options, which labels do not record. It writes the labels through the
+/// reopened disks while the old handles still serve clients.
 #[test]
 fn live_change_that_reopens_members_survives_power_cuts() {
     let before = text(&[0, 1], true);
@@ -301,11 +301,11 @@ fn live_change_that_reopens_members_survives_power_cuts() {
     every_crash_between([before, after]);
 }
 
-/// Larger by enough that the old label areas at the end of the disks become data, and the new ones do not
-/// overlap them.
+/// Data bytes of a grown disk. The disk grows so much that its new label area does not overlap the old label area.
 const GROWN_BYTES: u64 = DATA_BYTES + (2 << 20);
 
-/// Checks that the graph comes up with all flushed bytes, in its old or its new size. Returns the size.
+/// Starts the graph on disks in a crash state of a growth. Checks that it has all flushed bytes, and the old or the new
+/// size. Returns the size in bytes.
 fn comes_up_whole(state: &[Image], text: &str) -> u64 {
     let rig = Rig::of_larger(state, GROWN_BYTES);
     let live = rig.open(text);

@@ -1,5 +1,5 @@
-//! Effects of broken connections: never half a payload, and no late write on newer bytes. And a flush covers
-//! the writes of all connections.
+//! Tests of an NBD server with broken connections: it never writes a partial payload, and no late write lands on newer
+//! bytes. And a flush covers the writes of all connections.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, ProcessId, Profile, SimDisk, SimWorld};
 use wire::nbd::{ClientConfig, Command, CommandFlags};
 
-/// A server with one disk.
+/// A simulated world with an NBD server on one disk, and a client that reads the disk directly.
 struct Rig {
     world: SimWorld,
     disk: Rc<SimDisk>,
@@ -56,7 +56,7 @@ impl Rig {
         connection.start(Command::Write, CommandFlags::NONE, start, len as u64, Some(data))
     }
 
-    /// Starts a write that takes long.
+    /// Sends a write over `connection`, and lets the disk delay it. Returns without waiting for the reply.
     fn slow_write(&self, connection: &Connection, start: u64, len: usize, byte: u8) -> Ticket {
         self.disk.set_faults(Faults { stall: 1_000_000, ..Faults::default() });
         let ticket = self.write(connection, start, len, byte);
@@ -69,7 +69,7 @@ impl Rig {
         self.world.run(self.world.env().now().after(time)).unwrap();
     }
 
-    /// Whether all bytes of a range have that value.
+    /// Whether all `len` bytes of the disk at `start` have the value `byte`.
     fn is_filled(&self, start: u64, len: u64, byte: u8) -> bool {
         let range = ByteRange::new(start, len).unwrap();
         let into = self.world.env().buf(len as usize).unwrap();

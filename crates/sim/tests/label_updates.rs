@@ -1,4 +1,4 @@
-//! A label update needs no buffer of clients, and runs to its end even if its caller is dropped.
+//! Tests of label updates: an update needs no buffer of the shared pool, and completes even if its caller is dropped.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn label_update_succeeds_when_buffer_pool_is_exhausted() {
     assert_eq!(store.label().epoch, 2);
 }
 
-/// Otherwise the writes of the next update would overtake those of the dropped one.
+/// If a label update stopped with its caller, writes of the next update could land before late writes of the first.
 #[test]
 fn label_update_completes_before_next_when_first_wait_is_dropped() {
     for micros in 0..400 {
@@ -76,7 +76,7 @@ fn label_update_completes_before_next_when_first_wait_is_dropped() {
     }
 }
 
-/// A longer label may have contained a key slot that was removed since.
+/// The old, longer label may have held a key slot that was removed since, so no byte of the slot may stay on the disk.
 #[test]
 fn label_update_overwrites_all_bytes_of_longer_label() {
     let world = SimWorld::new(1);

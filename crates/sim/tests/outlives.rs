@@ -1,6 +1,5 @@
-//! The process of an NBD disk is killed at any moment, even during a write to its persistent memory, and the
-//! power of the server is cut. The next process must have all acknowledged changes, because the memory outlives
-//! the process.
+//! Kills of the process with an NBD disk at any moment, even during a write to its persistent replay memory, and power
+//! cuts of the NBD server. The next process must have all acknowledged writes, because the memory outlives the process.
 
 #[path = "common/served.rs"]
 mod served;
@@ -23,18 +22,18 @@ const LIVES: u64 = 6;
 const CLIENTS: u64 = 6;
 const REQUESTS: u64 = 60;
 
-/// Few enough bytes that the ring wraps around in a life.
+/// Bytes of the replay memory: so few that the ring in the memory wraps around before a kill.
 const REPLAY: u64 = 96 << 10;
 
-/// About the longest time that a start takes.
+/// About the longest time that the NBD disk takes to start, in microseconds.
 const COMES_UP_US: u64 = 6_000;
 
 const SERVER: ProcessId = ProcessId(1);
 
-/// The client and the disk of the current process; `None` if it is not up or dead.
+/// The client and the NBD disk of the current process; `None` while the process starts and after its kill.
 type Up = Rc<RefCell<Option<(Client, Rc<dyn AnyDevice>)>>>;
 
-/// A life of the process. Dropped with the tasks of the process.
+/// The running process with the NBD disk. Dropped with the tasks of the process at its kill.
 struct Life {
     engine: Engine,
     up: Up,
@@ -47,7 +46,7 @@ impl Drop for Life {
     }
 }
 
-/// Starts the disk, which stays up until its process is killed.
+/// Runs a process: opens the NBD disk, which stays open until the process is killed.
 async fn live(env: Env, connections: u64, up: Up) {
     let disk = served::disk(&env, connections, REPLAY).await;
     // Connections may break during the start; the caller starts it again.
@@ -67,7 +66,7 @@ fn counted(disk: &dyn AnyDevice, name: &str) -> u64 {
 #[derive(Default)]
 struct Sum {
     done: u64,
-    /// Changes that a process has replayed for a killed one.
+    /// Number of writes that processes have replayed from the memory of killed processes.
     inherited: u64,
     died_writing: u64,
     died_coming_up: u64,
@@ -105,7 +104,7 @@ impl Trial {
         self.world.run(until).unwrap_or_else(|stuck| panic!("{stuck}. SEED={}", self.seed));
     }
 
-    /// Starts the next process.
+    /// Starts the next process with the NBD disk.
     fn start(&mut self) {
         self.process = ProcessId(self.process.0 + 1);
         self.world.enter(self.process);
@@ -128,7 +127,7 @@ impl Trial {
         }
     }
 
-    /// Cuts the power of the server, or breaks a connection, or does neither.
+    /// Cuts the power of the NBD server, or breaks a connection, or does neither, at random.
     fn trouble(&self) {
         match self.draw.below(3) {
             0 => self.world.reset_connection(self.draw.next()),
@@ -142,14 +141,14 @@ impl Trial {
         self.medium.power_cut(CutPolicy::DropAll);
     }
 
-    /// Lets time pass until the process is up or dead.
+    /// Lets simulated time pass until the NBD disk is open or the process is killed.
     fn until_up(&self) {
         while self.up.borrow().is_none() && self.world.is_alive(self.process) {
             self.pass(100);
         }
     }
 
-    /// Runs a process under load until it is killed, or dies during a write to its memory.
+    /// Runs a process under load until it is killed: at a random time, or during a write to its replay memory.
     fn life(&mut self) {
         let kills = self.world.counters().get(Count::Kill);
         self.start();
@@ -199,8 +198,8 @@ impl Trial {
         assert!(error.is_none(), "{error:?}. SEED={seed}");
     }
 
-    /// Runs all lives. A last process must find all acknowledged changes, and its flush must bring them to the
-    /// server's disk.
+    /// Runs and kills processes one after the other. A last process must find all acknowledged writes, and its flush
+    /// must bring them to the server's disk.
     fn run(mut self) -> Sum {
         (0..LIVES).for_each(|_| self.life());
         while self.up.borrow().is_none() {

@@ -1,4 +1,4 @@
-//! An NBD disk over connections that break, to a server whose power is cut. Its clients must not notice.
+//! An NBD disk whose connections break and whose server loses its power. Clients must get no error and lose no write.
 
 #[path = "common/served.rs"]
 mod served;
@@ -17,10 +17,10 @@ const CLIENTS: u64 = 6;
 const REQUESTS: u64 = 120;
 const BREAKS: u64 = 8;
 
-/// Few enough bytes that the replay log is full at times.
+/// Bytes of the NBD disk's replay log: so few that the log is full at times.
 const REPLAY: u64 = 128 << 10;
 
-/// Connects a disk in `world` to the export there.
+/// Connects an NBD disk to the server in `world`. Returns a client of the NBD disk.
 fn disk(world: &SimWorld, connections: u64) -> Client {
     let env = world.env();
     let disk = world.block_on(served::disk(&env, connections, REPLAY)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzz targets over seeded inputs: damaged valid inputs, and noise.
+//! Runs the supervisor's fuzz targets over seeded inputs: damaged valid inputs, and random bytes.
 
 mod bodies;
 

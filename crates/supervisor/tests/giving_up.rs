@@ -1,5 +1,5 @@
-//! A graph that does not come up is given up, by itself or by an order. The clock of the test jumps to the
-//! next timer, so that the minute of pauses takes no time.
+//! Workers that never become ready: the supervisor stops its restarts by itself or by a command. The clock of the tests
+//! jumps to the next timer, so that the pauses between restarts take no time.
 #![allow(clippy::disallowed_methods, reason = "it plays the world that the keeper lives in")]
 
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ fn keep(
 }
 
 #[tokio::test(start_paused = true)]
-async fn worker_waits_for_order_after_quick_deaths() {
+async fn supervisor_stops_restarts_when_worker_ends_quickly_each_time() {
     let (place, started) = (Place::new("giving-up"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();
@@ -79,14 +79,14 @@ async fn worker_waits_for_order_after_quick_deaths() {
     assert_eq!(kept.status().phase, Phase::Ended);
 }
 
-/// Suspends automatic starts. The clock jumps during a wait for a process, too, so several tries may be
-/// needed.
+/// Suspends the supervisor's automatic restarts. The clock also jumps while the supervisor waits for a process, so this
+/// may need several tries.
 async fn at_rest(kept: &Kept) {
     while kept.rest(PAUSE_MAX).await.is_err() {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_once_is_one_try_and_restores_status() {
+async fn supervisor_try_once_starts_worker_once_and_restores_status() {
     let (place, started) = (Place::new("one-try"), Arc::<AtomicU32>::default());
     let node = std::fs::File::open("/dev/null").unwrap().into();
     let ours = started.clone();
@@ -123,7 +123,7 @@ async fn try_once_is_one_try_and_restores_status() {
     kept.stop().await.unwrap();
 }
 
-/// This test uses the real clock: the process ends in real time.
+/// This test uses the real clock, because the worker process ends in real time.
 #[tokio::test]
 async fn supervisor_removes_socket_when_stopped_before_worker_is_up() {
     let place = Place::new("stopped-early");

@@ -1,4 +1,4 @@
-//! Both ends over a real socket: data, key updates, cut streams.
+//! Tests of TLS sockets, with both ends of a connection in one process: data, key updates, closed and damaged streams.
 #![allow(clippy::disallowed_methods, reason = "tests make their own directory")]
 
 use std::rc::Rc;
@@ -33,12 +33,12 @@ fn sides() -> (Server, Client) {
     (Server::new(&identity, None, None).unwrap(), client)
 }
 
-/// Returns two sockets with TLS between them, and the plain socket below the second.
+/// Returns the server's and the client's socket of a TLS connection, and the plain socket below the client's.
 async fn pair(env: &Env) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     pair_from(env, Memory::Free).await
 }
 
-/// Does the same, with buffers from `memory`.
+/// Makes a TLS connection whose buffers come from `memory`. Returns the same sockets as [`pair`].
 async fn pair_from(env: &Env, memory: Memory) -> (Rc<TlsSocket>, Rc<TlsSocket>, Rc<dyn Socket>) {
     let name = format!("cairn-tls-{}-{}", std::process::id(), env.random("test"));
     let at = Address::Unix(std::env::temp_dir().join(name));
@@ -104,8 +104,8 @@ async fn receive(env: &Env, socket: &dyn Socket, len: usize, cut: usize) -> Vec<
     all
 }
 
-/// Data sent in parts of many lengths and received in pieces of others arrives unchanged, while the keys
-/// change.
+/// One side sends data in parts of many lengths, and the other side receives in pieces of other lengths, while both
+/// sides update their keys.
 #[test]
 fn tls_socket_delivers_data_unchanged_across_key_updates() {
     run(|env| async move {
@@ -132,7 +132,7 @@ fn tls_socket_delivers_data_unchanged_across_key_updates() {
     });
 }
 
-/// A clean end is an end. Bytes that are no record are a lasting error.
+/// After an orderly close, a receive returns zero bytes. After bytes that are not a TLS record, every receive fails.
 #[test]
 fn tls_socket_distinguishes_clean_close_from_garbage() {
     run(|env| async move {
@@ -175,7 +175,7 @@ fn tls_socket_fails_after_many_key_updates_without_data() {
     });
 }
 
-/// A disk reconnects while all free buffers are held by requests that wait for it.
+/// An NBD disk must be able to reconnect over TLS while its waiting requests hold all free buffers of the pool.
 #[test]
 fn tls_handshake_succeeds_with_reserved_buffers_only() {
     run(|env| async move {

@@ -1,5 +1,4 @@
-//! Runs the body of the fuzz target over seeded inputs: streams of damaged sealed records, contents of
-//! records, and noise.
+//! Runs the fuzz target of TLS records over seeded inputs: damaged sealed records, contents of records, random bytes.
 
 mod bodies;
 
@@ -7,7 +6,7 @@ use tls::record::{
     Content, HEADER_BYTES, OVERHEAD_BYTES, PLAIN_MAX_BYTES, SEALED_MAX_BYTES, record_len,
 };
 
-/// Returns records of these lengths, as a peer sends them.
+/// Returns a stream of sealed TLS records with contents of these lengths in bytes.
 fn sealed(lengths: &[usize]) -> Vec<u8> {
     let mut half = bodies::half();
     let record = |length: &usize| {

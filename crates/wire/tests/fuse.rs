@@ -1,5 +1,5 @@
-//! The FUSE codec: every message byte by byte, as `linux/fuse.h` defines it, and malformed messages. The bytes are
-//! those of a little-endian machine.
+//! Tests of the FUSE codec: every message byte by byte, as `linux/fuse.h` defines it for a little-endian machine, and
+//! malformed messages.
 #![cfg(target_endian = "little")]
 
 use wire::fuse::{
@@ -15,7 +15,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Encodes a message: a header with that opcode and node, and the arguments.
+/// Encodes a FUSE request: a header with this opcode and node number, and the arguments `body` in hexadecimal.
 fn message(opcode: u8, node: u8, body: &str) -> Vec<u8> {
     let body = hex(body);
     let mut bytes = hex(&format!(

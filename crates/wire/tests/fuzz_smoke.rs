@@ -1,4 +1,4 @@
-//! Runs the body of every fuzz target over seeded inputs: valid streams, damaged ones, and noise.
+//! Runs every fuzz target of the codecs over seeded inputs: valid streams, damaged streams, and random bytes.
 
 mod bodies;
 
@@ -8,7 +8,8 @@ use wire::nbd::{
     Limits, Reply, ReplyStyle, RequestHeader, ServerHandshake, Session,
 };
 
-/// Puts a counting first byte before each input: it decides how a body cuts its input, or in which style it parses it.
+/// Runs a fuzz body over inputs made from `whole`, each behind a counting first byte. The first byte selects the pieces
+/// into which a body cuts its input, or the reply style.
 fn run(whole: &[Vec<u8>], body: fn(&[u8])) {
     let mut first = 0_u8;
     testkit::smoke(whole, |input| {
@@ -17,7 +18,7 @@ fn run(whole: &[Vec<u8>], body: fn(&[u8])) {
     });
 }
 
-/// Returns the bytes of a complete handshake: those that the client sent, and those that the server sent.
+/// Runs a complete NBD handshake. Returns the bytes that the client sent, and the bytes that the server sent.
 fn transcripts() -> (Vec<u8>, Vec<u8>) {
     let mut client = ClientHandshake::new(ClientConfig::connect("disk")).unwrap();
     let mut server = ServerHandshake::new(Limits::default());
@@ -70,7 +71,7 @@ fn request_parser_never_panics_on_mutated_input() {
     run(&seeds, bodies::request);
 }
 
-/// Returns an error with an offset, from a hole in the same style. No server here sends such a chunk.
+/// Encodes an error chunk with an offset, which Cairn's server never sends. `hole`: an encoded chunk of the same style.
 fn error_at(hole: &[u8]) -> Vec<u8> {
     let payload = [&5_u32.to_be_bytes()[..], &[0, 3], b"bad", &4352_u64.to_be_bytes()].concat();
     let mut chunk = hole[..hole.len() - 12].to_vec();

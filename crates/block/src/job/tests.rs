@@ -1,25 +1,25 @@
-//! A job over work that counts its steps.
+//! Tests of a background job, with work that only counts the steps of the job.
 
 use super::*;
 use crate::control::Nothing;
 use crate::test_world::TestWorld;
 use crate::{Mutex, bail};
 
-/// Work of `all` steps; each step holds the mutex until a record covers it.
+/// Work of a job for tests: `all` steps. Each step locks `lock` until a record of the job's progress covers the step.
 struct Counted {
     job: Job,
     tasks: TaskGroup,
     all: u64,
     done: Cell<u64>,
     is_back: Cell<bool>,
-    /// Steps that the last record covers.
+    /// Number of steps that the last successful record of the job covers.
     recorded: Cell<u64>,
     lock: Mutex,
-    /// Whether records are written.
+    /// Whether a record of the progress can complete; until then the job waits for the record.
     is_durable: Cell<bool>,
     fails: Cell<bool>,
     record_fails: Cell<bool>,
-    /// Guards of the steps that no record covered when the job stopped.
+    /// Number of finished steps that no record covered when the job stopped.
     left: Cell<usize>,
 }
 

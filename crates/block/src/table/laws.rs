@@ -1,4 +1,4 @@
-//! Properties of every table, tested on random ones.
+//! Properties of every table, tested on random tables.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::ByteRange;
 
 const MAX_WIDTH: usize = 3;
 
-/// Random parameters of a segment. Layout brings the numbers into bounds.
+/// Random parameters of one segment of a table. [`lay_out`] brings the numbers into the bounds of the lowers.
 #[derive(Clone, Debug)]
 struct Piece {
     port: usize,
@@ -31,8 +31,8 @@ fn piece() -> impl Strategy<Value = Piece> {
     })
 }
 
-/// Lays out a table over lowers of these sizes. The pieces take consecutive bytes of the lowers, so that no byte is
-/// reached twice. Then they are sorted by `keys`.
+/// Makes a table over lowers of `sizes` bytes. The segments map to consecutive bytes of each lower, so that no byte of
+/// a lower is mapped twice. In the table the segments are in the order of `keys`.
 fn lay_out(pieces: &[Piece], keys: &[u32], sizes: &[u64]) -> Table {
     let mut free = vec![0; sizes.len()];
     let rows = pieces.iter().filter_map(|piece| match piece.chunk {
@@ -54,7 +54,7 @@ fn linear(piece: &Piece, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
     (len > 0).then_some(Row { len, place })
 }
 
-/// Lays out a stripe over all ports; of three or more, the port of the piece is left out.
+/// Makes a striped segment over all lowers. If there are three or more lowers, the lower `piece.port` is left out.
 fn striped(piece: &Piece, chunk: u32, sizes: &[u64], free: &mut [u64]) -> Option<Row> {
     let ports = (0..sizes.len()).filter(|port| sizes.len() < 3 || *port != piece.port);
     let columns: Vec<_> = ports
@@ -72,7 +72,7 @@ fn striped(piece: &Piece, chunk: u32, sizes: &[u64], free: &mut [u64]) -> Option
     Some(Row { len: piece.len, place })
 }
 
-/// A device: storage, or a table over devices.
+/// A device of a random graph: a disk without content, or a table over other devices.
 #[derive(Clone, Debug)]
 enum Node {
     Leaf { number: usize, size: u64 },
@@ -101,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Gives every leaf its own number.
+    /// Gives every disk of the graph (`Leaf`) a different number.
     fn number(&mut self, next: &mut usize) {
         *next += 1;
         match self {
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Returns the same device with all tables fused, from the bottom up.
+    /// Returns a copy of the device with all its tables fused into one table, from the bottom up.
     fn fused(&self) -> Node {
         let Self::Table { table, lowers } = self else {
             return self.clone();
@@ -125,8 +125,8 @@ impl Node {
         Node::Table { table: fused.table, lowers: reached.collect() }
     }
 
-    /// Returns the runs of `range` in the leaves; the numbers of the leaves serve as ports. `start` is the address of
-    /// the range at the top.
+    /// Maps `range` of the device to byte ranges of the disks (`Leaf`). The port of each returned run is the number of
+    /// its disk. `start` is the address of `range` in the topmost device, in bytes.
     fn resolve(&self, range: ByteRange, start: u64) -> Vec<Run> {
         match self {
             Self::Leaf { number, .. } => vec![Run { port: Port(*number as u16), range, start }],
@@ -148,7 +148,7 @@ fn table_over(lowers: Vec<Node>) -> impl Strategy<Value = Node> {
     })
 }
 
-/// Generates a table over leaves and tables, with at most three levels.
+/// Generates a table over random disks and tables, which are nested a few levels deep.
 fn stack() -> impl Strategy<Value = Node> {
     let leaf = (1..30_000_u64).prop_map(|size| Node::Leaf { number: 0, size });
     let levels = leaf.prop_recursive(3, 24, MAX_WIDTH as u32, |lower| {
@@ -160,7 +160,7 @@ fn stack() -> impl Strategy<Value = Node> {
     })
 }
 
-/// Generates a table and the sizes of its lowers.
+/// Generates a random table, and the sizes of its lowers in bytes.
 fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
     stack().prop_map(|node| match node {
         Node::Table { table, lowers } => (table, lowers.iter().map(Node::size).collect()),
@@ -168,7 +168,7 @@ fn any_table() -> impl Strategy<Value = (Table, Vec<u64>)> {
     })
 }
 
-/// Returns a range within `size` bytes, from two numbers of any size.
+/// Turns two numbers of any size into a valid byte range within the first `size` bytes.
 fn within(size: u64, (start, len): (u64, u64)) -> ByteRange {
     let start = start % size;
     ByteRange::new(start, 1 + len % (size - start)).unwrap()
@@ -178,7 +178,7 @@ fn whole(table: &Table) -> ByteRange {
     ByteRange::new(0, table.size()).unwrap()
 }
 
-/// Merges neighbours that are adjacent both above and below.
+/// Merges neighbouring runs of a mapping that are adjacent both in the table's addresses and in the lower.
 fn normal(runs: Vec<Run>) -> Vec<Run> {
     let mut joined: Vec<Run> = Vec::new();
     for run in runs {
@@ -196,7 +196,7 @@ fn normal(runs: Vec<Run>) -> Vec<Run> {
     joined
 }
 
-/// Returns the byte above that lies at byte `lower_byte` of `port`; `None` if there is none.
+/// Returns the table's address that maps to the address `lower_byte` of the lower `port`; `None` if there is none.
 fn upper_of(table: &Table, port: Port, lower_byte: u64) -> Option<u64> {
     let place = Origin { port, start: lower_byte };
     table.segments().find_map(|segment| {
@@ -205,7 +205,7 @@ fn upper_of(table: &Table, port: Port, lower_byte: u64) -> Option<u64> {
     })
 }
 
-/// Returns the byte of the first `len` bytes of `place` that lies at `at`.
+/// Returns the offset in a segment of `len` bytes that maps to `at`, an address in a lower; `place` is its mapping.
 fn offset_of(place: &Place, at: Origin, len: u64) -> Option<u64> {
     match place {
         Place::Linear(origin) if origin.port == at.port => {
@@ -216,7 +216,7 @@ fn offset_of(place: &Place, at: Origin, len: u64) -> Option<u64> {
     }
 }
 
-/// Returns the byte of the window, which has `len` bytes, that lies at `at`.
+/// Returns the offset in a striped segment of `len` bytes that maps to `at`, an address in a lower.
 fn offset_in_stripe(stripe: &Stripe, at: Origin, len: u64) -> Option<u64> {
     let byte = ByteRange::new(at.start, 1)?;
     let columns = stripe.columns();
@@ -243,7 +243,7 @@ fn stripe_column_byte_maps_back_to_stripe_offset() {
     assert_eq!(offset_in_stripe(&window, column(0, 1025), 1537), None, "behind the window");
 }
 
-/// Makes tables of one stripe, with numbers up to the limits of 64 bits; most of them must be rejected.
+/// Makes tables of one striped segment, with lengths and addresses up to `u64::MAX`. `None` for a rejected table.
 fn extreme_table() -> impl Strategy<Value = Option<Table>> {
     let number = || prop_oneof![0..10_000_u64, any::<u64>(), u64::MAX - 10_000..=u64::MAX];
     let chunk = prop_oneof![Just(512_u32), Just(1536), Just(1 << 30)];

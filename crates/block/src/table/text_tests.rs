@@ -1,4 +1,4 @@
-//! Tables from their text form, for tests, and tests of that form.
+//! Makes tables from their text form for other tests, and tests the text form.
 
 use super::{Origin, Place, Port, Row, Stripe, Table, TableError};
 
@@ -6,10 +6,10 @@ const TWO: &str = "\
 0+1073741824 linear p0 4096
 1073741824+8388608 striped 65536 skip 512 p1:0 p2:1048576";
 
-/// Returns the table of a text.
+/// Parses the text form of a table, with one line for each segment.
 ///
 /// # Panics
-/// If the text is no table.
+/// If the text is not a valid table.
 pub(super) fn table(text: &str) -> Table {
     try_table(text).unwrap()
 }
@@ -18,7 +18,7 @@ fn try_table(text: &str) -> Result<Table, TableError> {
     Table::from_rows(text.lines().map(row))
 }
 
-/// Parses one line. The start of the range follows from the lines before it.
+/// Parses one line, which is a segment of the table. The start of its byte range follows from the lines before.
 fn row(line: &str) -> Row {
     let words: Vec<_> = line.split_whitespace().collect();
     let (_, len) = words[0].split_once('+').unwrap();

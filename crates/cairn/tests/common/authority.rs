@@ -1,4 +1,4 @@
-//! Certificates, made for a test.
+//! Makes TLS certificates for a test.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,13 +10,13 @@ use rcgen::{
     RevokedCertParams, SerialNumber, date_time_ymd,
 };
 
-/// A certificate authority.
+/// A certificate authority for a test: it signs and revokes TLS certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-/// The validity period of a certificate, relative to today.
+/// Whether a TLS certificate is valid today, has expired, or is not valid yet.
 #[derive(Clone, Copy)]
 pub enum Valid {
     Now,
@@ -35,13 +35,13 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Writes its own certificate as `ca-cert.pem`, the file name that other NBD programs use.
+    /// Writes the authority's certificate to `ca-cert.pem` in `directory`, the file name that NBD programs expect.
     pub fn write(&self, directory: &Path) {
         std::fs::create_dir_all(directory).unwrap();
         std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();
     }
 
-    /// Writes the list of the certificates that it has revoked: `crl.pem`.
+    /// Writes `crl.pem` in `directory`: the list that revokes the certificates with the serial numbers `serials`.
     pub fn revoke(&self, directory: &Path, serials: &[u64]) {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -61,8 +61,8 @@ impl Authority {
         std::fs::write(directory.join("crl.pem"), list.pem().unwrap()).unwrap();
     }
 
-    /// Writes a certificate and its key, as `server-cert.pem` and `server-key.pem` or as `client-...`. Returns the
-    /// serial number.
+    /// Signs a certificate for `role` (`server` or `client`), and writes it and its key to `ROLE-cert.pem` and
+    /// `ROLE-key.pem`. Returns the serial number of the certificate.
     pub fn sign(
         &self,
         directory: &Path,

@@ -1,4 +1,4 @@
-//! A daemon of the real binary, in a directory of its own.
+//! A running `cairn daemon`, in a temporary directory of the test.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -14,7 +14,7 @@ pub struct Daemon<'d> {
 }
 
 impl<'d> Daemon<'d> {
-    /// Starts a daemon, and waits until it answers and no graph is about to start.
+    /// Starts `cairn daemon`, and waits until the daemon answers and none of its graphs is about to start.
     pub fn start(dir: &'d Dir) -> Self {
         Self::with(dir, &[])
     }
@@ -33,7 +33,7 @@ impl<'d> Daemon<'d> {
         command.stdout(Stdio::null()).stderr(log.unwrap()).spawn().unwrap()
     }
 
-    /// Waits until the daemon answers and no graph is about to start.
+    /// Waits until the daemon answers and none of its graphs is about to start.
     pub fn settled(&self) {
         let is_on_its_way = |graph: &KeptGraph| {
             matches!(graph.phase, api::Phase::Starting)
@@ -60,13 +60,13 @@ impl<'d> Daemon<'d> {
         graphs.into_iter().find(|graph| graph.name == name).expect("it is kept")
     }
 
-    /// Returns the pid of the worker of a graph, once the graph is up.
+    /// Waits until the graph `name` is up, and returns the process id of its worker.
     pub fn worker(&self, name: &str) -> u32 {
         until("it is up", || self.graph(name).phase == api::Phase::Up);
         self.graph(name).pid.unwrap()
     }
 
-    /// Kills the worker of a graph, and waits until the next one is up. Returns the time from the kill to then.
+    /// Kills the worker of the graph `name`, and waits until the next worker is up. Returns the time between the two.
     pub fn kill_worker(&self, name: &str) -> Duration {
         let old = self.worker(name);
         let begun = Instant::now();
@@ -78,14 +78,14 @@ impl<'d> Daemon<'d> {
         begun.elapsed()
     }
 
-    /// Kills the daemon itself.
+    /// Kills the daemon with SIGKILL; its workers go on.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Starts the next daemon. If the old one still runs, the next one asks it to hand over.
+    /// Starts another daemon in the directory. If the old daemon still runs, the new daemon asks for a hand-over.
     pub fn start_again(&mut self, args: &[&str]) {
         let old = self.child.take();
         self.child = Some(self.spawn(args));
@@ -96,7 +96,7 @@ impl<'d> Daemon<'d> {
         }
     }
 
-    /// Stops the daemon in order, and returns its exit code.
+    /// Stops the daemon with SIGTERM, and returns its exit code.
     pub fn stop(&mut self) -> i32 {
         send(self.pid(), "TERM");
         end(self.child.take().unwrap()).code
@@ -106,7 +106,7 @@ impl<'d> Daemon<'d> {
         std::fs::read_to_string(self.dir.path("log")).unwrap_or_default()
     }
 
-    /// The file of a graph in the state directory.
+    /// Returns the path of the daemon's record of the graph `name` in the state directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path("state").join(name).join("graph")
     }
@@ -135,7 +135,7 @@ impl Drop for Daemon<'_> {
     }
 }
 
-/// Returns the spec of a labelled mirror called `name`, with `more` appended.
+/// Returns the spec of a graph called `name`: a mirror over two labelled disks. Appends the text `more` to the spec.
 pub fn mirror(name: &str, more: &str) -> String {
     format!(
         "name = \"{name}\"\n[disk]\n\
@@ -146,19 +146,19 @@ pub fn mirror(name: &str, more: &str) -> String {
     )
 }
 
-/// Makes a directory with the spec of a mirror called `home`.
+/// Makes a directory with the spec `home.toml`: a mirror over two labelled disks.
 pub fn home() -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", &mirror("home", ""));
     dir
 }
 
-/// Returns the URI of the export `vol` of a graph.
+/// Returns the NBD URI of the export `vol` of `graph` under the daemon in `dir`.
 pub fn uri(dir: &Dir, graph: &str) -> String {
     format!("nbd+unix:///vol?socket={}", dir.path(&format!("run/cairn/{graph}.sock")).display())
 }
 
-/// Runs a qemu-io command and a flush on the export `vol`. Both must succeed.
+/// Runs a qemu-io command and a flush on the export `vol` of `graph`. Both must succeed.
 pub fn io(dir: &Dir, graph: &str, command: &str) {
     let ran = tool(dir, "qemu-io", &["-f", "raw", &uri(dir, graph), "-c", command, "-c", "flush"]);
     assert!(ran.code == 0 && !ran.out.contains("failed"), "{command}: {ran:?}");

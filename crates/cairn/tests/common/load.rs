@@ -1,4 +1,4 @@
-//! fio as a load: it reads, writes, and verifies the bytes that it reads.
+//! The program fio as a client under load: it writes, reads, and verifies the bytes of its reads.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use super::{Dir, send};
 
-/// A running fio. It goes on until [`Load::end`].
+/// A running fio process, which sends requests until [`Load::end`].
 pub struct Load<'d> {
     dir: &'d Dir,
     fio: Child,
 }
 
 impl<'d> Load<'d> {
-    /// Starts fio on a block device.
+    /// Starts fio on the block device at the path `device`.
     pub fn start(dir: &'d Dir, device: &str) -> Self {
         let file = format!("--filename={device}");
         Self::with(dir, &["--ioengine=libaio", "--direct=1", "--size=96M", &file])
     }
 
-    /// Starts fio on an NBD export. fio's NBD client does not reconnect.
+    /// Starts fio on the NBD export `uri`. fio does not reconnect after a lost connection.
     pub fn of_nbd(dir: &'d Dir, uri: &str) -> Self {
         Self::of_nbd_with(dir, uri, &["--size=24M"])
     }
 
-    /// Starts fio on an NBD export with other options.
+    /// Starts fio on the NBD export `uri` with further options of fio.
     pub fn of_nbd_with(dir: &'d Dir, uri: &str, args: &[&str]) -> Self {
         Self::with(dir, &[&["--ioengine=nbd", &format!("--uri={uri}")], args].concat())
     }
 
-    /// Starts fio with further options. If an option is given twice, the last value counts.
+    /// Starts fio with the options of every load and then `args`. An option in `args` overrides the earlier value.
     pub fn with(dir: &'d Dir, args: &[&str]) -> Self {
         let mut fio = Command::new("fio");
         fio.args(["--name=load", "--rw=randrw", "--bsrange=4k-64k"]);
@@ -40,7 +40,7 @@ impl<'d> Load<'d> {
         Self { dir, fio: fio.spawn().unwrap() }
     }
 
-    /// Stops fio, checks that no request failed and no byte was wrong, and returns the longest latency of a request.
+    /// Stops fio, checks that no request failed and no byte that fio read was wrong. Returns the longest latency.
     pub fn end(mut self) -> Duration {
         let said = || fs::read_to_string(self.dir.path("fio.json")).unwrap_or_default();
         let ended = self.fio.try_wait().unwrap();

@@ -1,4 +1,4 @@
-//! Block devices of this machine, each under a name of its own. They are removed after the test.
+//! Exports that a test attaches as block devices of this machine, each under its own name in `/dev/cairn`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::{Dir, Ran, until};
 
-/// The longest time that the cleanup after a failed test waits for an attached device to be free.
+/// The longest time for which the cleanup after a failed test retries to detach a device that is in use.
 const DETACH_MAX: Duration = Duration::from_secs(10);
-/// The exit code of a command if the device is open in another process.
+/// The exit code of `cairn detach` if another process has the device open.
 const IN_USE: i32 = 5;
 
-/// Whether the test runs as root. If not, prints that the test is skipped.
+/// Whether the test runs as root. For other users, prints that the test is skipped.
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -23,11 +23,11 @@ pub fn is_root() -> bool {
     root
 }
 
-/// A process in the background, which does not outlive the test.
+/// A process in the background, which is killed when this value is dropped.
 pub struct Background(Child);
 
 impl Background {
-    /// Starts it, and discards its output.
+    /// Starts the process of `command`, and discards its output.
     pub fn start(command: &mut Command) -> Self {
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
@@ -36,7 +36,7 @@ impl Background {
         self.0.id()
     }
 
-    /// Waits for its end, and returns its exit code.
+    /// Waits for the end of the process, and returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -50,7 +50,7 @@ impl Drop for Background {
     }
 }
 
-/// A name in `/dev/cairn`, and a directory to mount on.
+/// The name of an attached device in `/dev/cairn`, and a directory to mount its file system on.
 pub struct Name<'d> {
     dir: &'d Dir,
     pub name: String,
@@ -65,7 +65,7 @@ impl<'d> Name<'d> {
         Self { dir, name }
     }
 
-    /// Returns `/dev/cairn/NAME`.
+    /// Returns the path of the attached device, `/dev/cairn/NAME`.
     pub fn path(&self) -> PathBuf {
         Path::new("/dev/cairn").join(&self.name)
     }
@@ -74,12 +74,12 @@ impl<'d> Name<'d> {
         self.path().display().to_string()
     }
 
-    /// Returns the directory to mount it on.
+    /// Returns the directory to mount the device's file system on.
     pub fn mount_point(&self) -> PathBuf {
         self.dir.path(&self.name)
     }
 
-    /// Runs `cairn attach EXPORT` under this name, and returns `/dev/loopN`.
+    /// Attaches `export` under this name with `cairn attach`, and returns its loop device, `/dev/loopN`.
     pub fn attach(&self, export: &str) -> PathBuf {
         let out = self.dir.text(&["attach", export, "--name", &self.name]);
         let device = out.strip_prefix(&format!("{} -> ", self.shown())).unwrap_or_else(|| {
@@ -92,24 +92,24 @@ impl<'d> Name<'d> {
         self.dir.cairn(&["detach", &self.name])
     }
 
-    /// Detaches it. The command must succeed.
+    /// Detaches the device with `cairn detach`, which must succeed.
     pub fn detach_well(&self) {
         let ran = self.detach();
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 
-    /// Opens the device for reading and writing.
+    /// Opens the attached device for reading and writing.
     pub fn open(&self) -> File {
         File::options().read(true).write(true).open(self.path()).unwrap()
     }
 
-    /// Makes an empty file system on it, and mounts it.
+    /// Makes an empty ext4 file system on the attached device, and mounts it.
     pub fn make_fs(&self) {
         run("mkfs.ext4", &["-q", &self.shown()]);
         self.mount();
     }
 
-    /// Flushes the mounted file system.
+    /// Flushes the mounted file system of the device with `sync`.
     pub fn sync(&self) {
         run("sync", &["-f", &self.mount_point().display().to_string()]);
     }
@@ -126,7 +126,7 @@ impl<'d> Name<'d> {
         });
     }
 
-    /// Whether this machine has no link, directory, lock file or loop device of it left.
+    /// Whether this machine has no link, directory, lock file or loop device of the attached device left.
     pub fn is_gone(&self) -> bool {
         let runtime = Path::new("/run/cairn/attach");
         !self.path().is_symlink()
@@ -135,7 +135,7 @@ impl<'d> Name<'d> {
             && self.loops().is_empty()
     }
 
-    /// Returns the loop devices on its file.
+    /// Returns the loop devices of this machine that are backed by the file of the attached device.
     pub fn loops(&self) -> Vec<PathBuf> {
         let file = format!("/run/cairn/attach/{}/volume", self.name);
         let all = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
@@ -162,7 +162,7 @@ impl Drop for Name<'_> {
     }
 }
 
-/// Runs a program of the machine, which must succeed. Returns its output.
+/// Runs the installed program `name`, which must succeed. Returns its output.
 pub fn run(name: &str, args: &[&str]) -> String {
     let path = format!("{}:/sbin:/usr/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(name).args(args).env("PATH", path).output();
@@ -171,7 +171,7 @@ pub fn run(name: &str, args: &[&str]) -> String {
     ran.out
 }
 
-/// Returns pseudo-random bytes, the same ones for the same seed.
+/// Returns `len` pseudo-random bytes, which depend only on `seed`.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -185,8 +185,8 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Changes every copy of a label, and makes its checksums valid again. `back` is the offset of the label area at the
-/// end.
+/// Changes every copy of the label of the disk `name`, and corrects the checksums of the copies. `back` is the offset
+/// in bytes of the label area at the end of the disk.
 pub fn relabel(dir: &Dir, name: &str, back: u64, change: impl Fn(&mut [u8])) {
     let mut bytes = std::fs::read(dir.path(name)).unwrap();
     let areas = [0, back as usize];

@@ -1,4 +1,4 @@
-//! A service manager with a descriptor store, reduced to what a server needs.
+//! A service manager like systemd for tests: it starts a server and keeps the server's descriptors over restarts.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -12,8 +12,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::{Dir, PATIENCE, Ran};
 
-/// Moves its standard input to descriptor 3, its standard error to 4 and its standard output to 5, as many as
-/// `LISTEN_FDS` says, and becomes the server.
+/// Shell script that starts the server. It moves its standard input to descriptor 3, its standard error to 4 and its
+/// standard output to 5, as many of them as `LISTEN_FDS` says, and executes the server.
 const PASS: &str = "test $LISTEN_FDS -lt 1 || exec 3<&0
     test $LISTEN_FDS -lt 2 || exec 4<&2
     test $LISTEN_FDS -lt 3 || exec 5<&1
@@ -21,13 +21,13 @@ const PASS: &str = "test $LISTEN_FDS -lt 1 || exec 3<&0
     export LISTEN_PID=$$
     exec \"$@\"";
 
-/// The number of descriptors that can be passed this way.
+/// The largest number of stored descriptors that the script [`PASS`] can pass to a server.
 const MOST: usize = 3;
 
 pub struct Manager<'d> {
     dir: &'d Dir,
     socket: UnixDatagram,
-    /// The stored descriptors and their names.
+    /// The descriptors that servers have stored with `FDSTORE`, and their names.
     pub held: Vec<(String, OwnedFd)>,
     server: Option<Child>,
 }
@@ -44,7 +44,7 @@ impl<'d> Manager<'d> {
         self.begin(&[&["serve"], args].concat());
     }
 
-    /// Starts `cairn` with any arguments, and waits likewise.
+    /// Starts `cairn` with `args` and the stored descriptors, and waits until clients can connect.
     pub fn begin(&mut self, args: &[&str]) {
         let cairn = env!("CARGO_BIN_EXE_cairn");
         let words = [&["-c", PASS, "bash", cairn], args].concat();
@@ -77,7 +77,7 @@ impl<'d> Manager<'d> {
         }
     }
 
-    /// Kills the server, and waits until it is gone.
+    /// Kills the server with SIGKILL, and waits until its process is gone.
     pub fn kill(&mut self) {
         let mut server = self.server.take().unwrap();
         server.kill().unwrap();
@@ -85,12 +85,12 @@ impl<'d> Manager<'d> {
         self.listen();
     }
 
-    /// Ends the server in order, and returns its exit code.
+    /// Stops the server with SIGTERM, and returns its exit code.
     pub fn stop(&mut self) -> i32 {
         self.end("TERM")
     }
 
-    /// Makes the server hand over, as `RestartKillSignal=` does. Returns its exit code.
+    /// Ends the server with SIGUSR2 (systemd's `RestartKillSignal=`), so that it hands over. Returns its exit code.
     pub fn replace(&mut self) -> i32 {
         self.end("USR2")
     }
@@ -106,12 +106,12 @@ impl<'d> Manager<'d> {
         self.held.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the log of all servers.
+    /// Returns the log of all servers that the manager has started.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path("server.log")).unwrap_or_default()
     }
 
-    /// Carries out the pending notify messages, and returns their texts.
+    /// Carries out the pending `sd_notify` messages of the server, and returns their texts.
     pub fn listen(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         while let Some((words, file)) = self.message() {
@@ -145,7 +145,7 @@ impl<'d> Manager<'d> {
     }
 }
 
-/// Whether both descriptors are the same open file: the same inode of the same file system.
+/// Whether two descriptors refer to the same socket; descriptors of other files always count as different.
 fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     let target = |file: &OwnedFd| {
         let file = File::from(file.try_clone().unwrap());

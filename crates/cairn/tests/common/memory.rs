@@ -1,10 +1,10 @@
-//! The memory of a process.
+//! Reads the memory of a running process, to search it for secrets.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// Returns the readable bytes of a process's memory by mapping, with a flag: the mapping is locked and excluded from
-/// core dumps.
+/// Returns the bytes of each readable memory mapping of the process `pid`. The flag of a mapping says whether the
+/// mapping is locked in memory and excluded from core dumps.
 pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mem = File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -29,7 +29,7 @@ pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
     all
 }
 
-/// Whether `bytes` contain `secret`.
+/// Whether `secret` occurs anywhere in `bytes`.
 pub fn holds(bytes: &[u8], secret: &[u8]) -> bool {
     // Most chunks are zeros. Each of these is skipped in one step.
     const STEP: usize = 4096;

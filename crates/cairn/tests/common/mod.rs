@@ -1,4 +1,4 @@
-//! The real binary in a directory of its own.
+//! Runs the `cairn` binary in a temporary directory of the test.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
 pub mod keeper;
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than any wait here takes on a busy machine.
+/// The longest time that a test waits for an event: longer than any of these waits takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary directory, removed after the test, with a runtime directory for sockets in it. Its path is short,
@@ -28,8 +28,8 @@ impl Dir {
         Self::within(&std::env::temp_dir())
     }
 
-    /// Makes it in memory, if `/dev/shm` exists. Then a time measurement does not depend on flushes of other programs
-    /// on a shared disk.
+    /// Makes the directory in memory, if `/dev/shm` exists. Then the time of a flush does not depend on other programs
+    /// that use the same disk.
     pub fn in_memory() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::within(memory) } else { Self::new() }
@@ -52,7 +52,7 @@ impl Dir {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Returns a command of the binary, in this directory and with this runtime directory.
+    /// Returns a command of `cairn` with `args` that runs in this directory, with the runtime directory in it.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
@@ -60,31 +60,31 @@ impl Dir {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs `cairn` with `args` to its end.
     pub fn cairn(&self, args: &[&str]) -> Ran {
         Ran::of(&self.command(args).output().unwrap())
     }
 
-    /// Runs a command that must succeed, and returns its output.
+    /// Runs `cairn` with `args`, which must succeed, and returns its stdout.
     pub fn text(&self, args: &[&str]) -> String {
         let ran = self.cairn(args);
         assert_eq!(ran.code, 0, "cairn {args:?}: {ran:?}");
         ran.out
     }
 
-    /// Runs a command with `-o json` that must end with `code`, and parses its output.
+    /// Runs `cairn -o json` with `args`, which must end with the exit code `code`, and parses its stdout.
     pub fn json<T: serde::de::DeserializeOwned>(&self, code: i32, args: &[&str]) -> T {
         let ran = self.cairn(&[&["-o", "json"], args].concat());
         assert_eq!(ran.code, code, "cairn {args:?}: {ran:?}");
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
     }
 
-    /// Starts `serve` and waits until clients can connect.
+    /// Starts `cairn serve` with `args`, and waits until clients can connect.
     pub fn serve(&self, args: &[&str]) -> Serve {
         self.started(&[&["serve"], args].concat())
     }
 
-    /// Starts `import` and waits until clients can connect.
+    /// Starts `cairn import` with `args`, and waits until clients can connect.
     pub fn import(&self, args: &[&str]) -> Serve {
         self.started(&[&["import"], args].concat())
     }
@@ -113,7 +113,7 @@ impl Drop for Dir {
     }
 }
 
-/// The exit code and the output of a command.
+/// The exit code, the stdout and the stderr of a program that has ended.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -129,13 +129,13 @@ impl Ran {
         Self { code, out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// Checks that the command succeeded.
+    /// Checks that the exit code of the command is 0.
     pub fn ok(&self) {
         assert_eq!(self.code, 0, "{self:?}");
     }
 }
 
-/// A server in the foreground.
+/// A running `cairn serve` or `cairn import`, which is killed when this value is dropped.
 pub struct Serve {
     child: Option<Child>,
     reader: BufReader<std::process::ChildStdout>,
@@ -147,7 +147,7 @@ impl Serve {
         self.child.as_ref().unwrap().id()
     }
 
-    /// Returns the first URI that it printed.
+    /// Returns the first NBD URI that the server printed at its start.
     pub fn uri(&self) -> &str {
         self.banner.lines().find(|line| line.contains("://")).unwrap().trim()
     }
@@ -156,7 +156,7 @@ impl Serve {
         send(self.pid(), signal);
     }
 
-    /// Waits for its end. Returns its exit code and the rest of its output.
+    /// Waits for the end of the server. Returns its exit code and the rest of its output.
     pub fn end(mut self) -> Ran {
         let mut child = self.child.take().unwrap();
         let begun = Instant::now();
@@ -172,7 +172,7 @@ impl Serve {
         ran
     }
 
-    /// Sends SIGTERM, and waits for its end.
+    /// Sends SIGTERM to the server, and waits for its end.
     pub fn stop(self) -> Ran {
         self.signal("TERM");
         self.end()
@@ -194,7 +194,7 @@ pub fn send(pid: u32, signal: &str) {
     assert!(status.success());
 }
 
-/// Runs a program of another project, which must be installed.
+/// Runs an installed program of another project, for example qemu-io, in the test's directory.
 pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     let output = Command::new(name).args(args).current_dir(&dir.0).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
@@ -206,12 +206,12 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     Ran::of(&output)
 }
 
-/// Whether a server listens on a socket. The file of the socket exists before that.
+/// Whether a server accepts connections on a unix socket. The file of the socket exists a moment before that.
 pub fn listens(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Waits until `so` returns true.
+/// Polls the condition `so` until it is true. Panics with `what` after [`PATIENCE`].
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -220,7 +220,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Lists everything below a directory, so that a test can see whether something changed.
+/// Returns the paths of all files and directories below `path`, so that a test can find new and removed files.
 pub fn listing(path: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in fs::read_dir(path).unwrap() {
@@ -234,7 +234,7 @@ pub fn listing(path: &Path) -> Vec<String> {
     all
 }
 
-/// The spec of two mirrored files whose volume is divided into two partitions.
+/// A spec with a mirror of two file disks, and two partitions on the mirror.
 pub const PAIR: &str = r#"
 name = "home"
 [disk]

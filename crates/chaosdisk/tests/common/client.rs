@@ -1,5 +1,4 @@
-//! A client in this process: kind `nbd` on an engine, so that the simulator's workload and model test the
-//! real programs.
+//! An NBD client in the process of the test, so that the simulator's workload and model can test the real `cairn`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,13 +11,13 @@ use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Client, Model};
 
-/// A connection to an export.
+/// A client that is connected to one NBD export: a device of kind `nbd` on an engine of its own.
 pub struct Volume {
     env: Env,
     client: Client,
 }
 
-/// Returns bytes that differ for each `mark`.
+/// Returns `len` bytes of content for a write. The content depends on `mark`.
 pub fn bytes_of(mark: u8, len: u64) -> Vec<u8> {
     (0..len).map(|n| mark ^ (n / 512) as u8 | 1).collect()
 }
@@ -77,7 +76,7 @@ impl Volume {
         self.call(core, Op::Flush).map(drop)
     }
 
-    /// Flushes, for a caller that may give up waiting.
+    /// Sends a flush, and waits for its reply. The caller may drop the future to stop waiting.
     pub async fn flush_later(&self) -> Result<()> {
         self.client.send(Op::Flush).await.result
     }
@@ -94,7 +93,7 @@ impl Volume {
         }
     }
 
-    /// Returns a client that works on the volume, as in the simulator.
+    /// Returns a client of the simulator that sends random requests to the export, and checks the replies with `model`.
     pub fn worker(&self, model: &Rc<Model>, tally: &Rc<Tally>, draw: Stream, mix: Mix) -> Worker {
         Worker {
             env: self.env.clone(),

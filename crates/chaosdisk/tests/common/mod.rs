@@ -1,4 +1,4 @@
-//! The real `cairn` over disks of a real `chaosdisk`, and a client in this process.
+//! Runs `cairn` on the simulated disks of a `chaosdisk` process, with clients in the process of the test.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 #![allow(clippy::disallowed_methods, reason = "a test drives real programs, by real time")]
 
@@ -21,13 +21,13 @@ use serde_json::Value;
 pub use client::{Volume, bytes_of};
 pub use shape::Shape;
 
-/// Longer than anything here takes on a busy machine.
+/// The longest time that a test waits for an event: longer than any of these waits takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The exit code of `cairn serve` for a socket or a disk that another process has.
+/// The exit code of `cairn serve` if another process uses the socket or a disk.
 const IN_USE: i32 = 5;
 
-/// Disks on one power supply, with or without a `cairn` that serves them as one volume.
+/// A running chaosdisk, and the running `cairn` process that serves its disks as the volume `vol`, if there is one.
 pub struct Rig {
     pub core: Core,
     dir: PathBuf,
@@ -36,7 +36,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts disks, by `NAME=SIZE[,PROFILE]`.
+    /// Starts chaosdisk with `disks`, each given as `NAME=SIZE[,PROFILE]`.
     pub fn new(seed: u64, disks: &[String]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -52,39 +52,40 @@ impl Rig {
         Self { core: Core::new(Config::default()).unwrap(), dir, chaos, cairn: None }
     }
 
-    /// Starts the disks of a shape.
+    /// Starts chaosdisk with the disks of the graph `shape`.
     pub fn of(shape: &Shape, seed: u64) -> Self {
         Self::new(seed, &shape.disks())
     }
 
-    /// Sends a command to chaosdisk that must succeed.
+    /// Sends the command `line` to the control socket of chaosdisk. It must succeed. Returns the reply.
     pub fn ctl(&self, line: &str) -> String {
         let answer = chaosdisk::ask(&self.dir.join("control.sock"), line).unwrap();
         answer.unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// Returns the counts of chaosdisk.
+    /// Returns the numbers of requests that chaosdisk's disks got, by disk, and the number of connections.
     pub fn counts(&self) -> Value {
         serde_json::from_str(&self.ctl("counts")).unwrap()
     }
 
-    /// Returns one count of a disk.
+    /// Returns the number of requests of the type `what` that `disk` got.
     pub fn count(&self, disk: &str, what: &str) -> u64 {
         self.counts()["disks"][disk][what].as_u64().unwrap()
     }
 
-    /// Returns the URI of a disk itself.
+    /// Returns the NBD URI of chaosdisk's export of `disk`.
     pub fn disk_uri(&self, disk: &str) -> String {
         format!("nbd+unix:///{disk}?socket={}", self.dir.join("disks.sock").display())
     }
 
-    /// Starts `cairn serve` on a spec, and waits until clients can connect. In the spec, `@NAME` represents
-    /// the URI of that disk.
+    /// Starts `cairn serve` on a spec, and waits until clients can connect. In the spec, `@NAME` represents the NBD
+    /// URI of chaosdisk's disk `NAME`.
     pub fn serve(&mut self, spec: &str) {
         self.try_serve(spec, &[]).unwrap_or_else(|ended| panic!("{ended:?}"));
     }
 
-    /// Does the same with more arguments. Returns how it ended if it does not come up.
+    /// Starts `cairn serve` on a spec with more arguments, and waits until clients can connect. Returns the exit code
+    /// and the output as an error if `cairn` ends before.
     pub fn try_serve(&mut self, spec: &str, args: &[&str]) -> Result<(), Ended> {
         let mut command = self.serve_command(spec, args);
         // The kernel closes the descriptors in the ring of a killed process a moment after the process is
@@ -105,7 +106,7 @@ impl Rig {
         }
     }
 
-    /// Starts `cairn daemon` without a graph, and applies a spec to it.
+    /// Starts `cairn daemon` without a graph, and adds the graph of `spec` with `cairn apply`.
     pub fn keep(&mut self, spec: &str) {
         self.start_daemon();
         self.apply(&format!("[nbd]\nlisten = \"unix:vol.sock\"\n{spec}"));
@@ -122,8 +123,8 @@ impl Rig {
         until("the daemon comes up", || client().is_ok());
     }
 
-    /// Cuts the power of a whole machine at one instant: kills the daemon and the worker, and cuts the power
-    /// of the disks.
+    /// Simulates a power cut of a whole machine: at one moment stops the daemon and the worker, and cuts the power of
+    /// the disks. Then kills both processes.
     pub fn machine_cut(&mut self, policy: &str) {
         let worker = self.worker().expect("a process has the seat");
         let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
@@ -142,7 +143,7 @@ impl Rig {
         Some(seat.trim().to_owned())
     }
 
-    /// Waits until the volume is served again after a kill.
+    /// Waits until a new worker serves the volume after a kill.
     pub fn is_up_again(&self) {
         until("another process serves", || {
             self.ask(&["status"])[0]["devices"].is_array()
@@ -150,7 +151,7 @@ impl Rig {
         });
     }
 
-    /// Kills the worker under the daemon. `meanwhile` runs before there is another worker.
+    /// Kills the worker under the daemon, and runs `meanwhile` before the daemon starts the next worker.
     pub fn kill_worker(&self, meanwhile: impl FnOnce(&Self)) {
         let daemon = self.cairn.as_ref().expect("it is running").id().to_string();
         let worker = self.worker().expect("a process has the seat");
@@ -166,7 +167,7 @@ impl Rig {
         signal("CONT", &daemon);
     }
 
-    /// Starts `cairn serve`, and does not wait for the outcome.
+    /// Starts `cairn serve` on a spec, and does not wait until it serves or fails.
     pub fn begin_serve(&mut self, spec: &str) {
         let mut command = self.serve_command(spec, &[]);
         self.cairn = Some(silent(&mut command));
@@ -192,25 +193,25 @@ impl Rig {
         self.put("vol.toml", &uris.collect::<String>());
     }
 
-    /// Applies a spec to the running graph.
+    /// Changes the running graph to `spec` with `cairn apply`.
     pub fn apply(&self, spec: &str) {
         self.put_spec(spec);
         let output = self.cairn_command().args(["apply", "vol.toml"]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Writes a file beside the spec, readable only for this user.
+    /// Writes the file `name` to the directory of the spec, readable only for this user, for example a key.
     pub fn put(&self, name: &str, text: &str) {
         fs::write(self.dir.join(name), text).unwrap();
         fs::set_permissions(self.dir.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Begins a live command of cairn.
+    /// Starts a `cairn` command on the running graph, and does not wait for its end.
     pub fn begin(&self, args: &[&str]) -> Child {
         silent(self.cairn_command().args(args))
     }
 
-    /// Orders cairn to stop, and does not wait for it.
+    /// Sends SIGTERM to `cairn`, and does not wait for its end.
     pub fn begin_stop(&self) {
         signal("TERM", &self.cairn.as_ref().expect("it is running").id().to_string());
     }
@@ -227,33 +228,33 @@ impl Rig {
         command
     }
 
-    /// Returns the socket for clients of cairn.
+    /// Returns the path of the unix socket on which `cairn` serves the volume.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("vol.sock")
     }
 
-    /// Returns the URI of the volume.
+    /// Returns the NBD URI of the volume that `cairn` serves.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///vol?socket={}", self.socket().display())
     }
 
-    /// Returns the volume, over a connection of its own.
+    /// Connects a new client to the volume that `cairn` serves.
     pub fn volume(&self) -> Volume {
         Volume::connect(&self.core, &self.uri())
     }
 
-    /// Returns a disk itself.
+    /// Connects a new client directly to chaosdisk's export of `disk`, past `cairn`.
     pub fn disk(&self, disk: &str) -> Volume {
         Volume::connect(&self.core, &self.disk_uri(disk))
     }
 
-    /// Returns the JSON output of a live command of cairn, whether it succeeds or not.
+    /// Runs `cairn -o json` with `args` on the running graph, and returns the output, also of a failed command.
     pub fn ask(&self, args: &[&str]) -> Value {
         let output = self.cairn_command().args(["-o", "json"]).args(args).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// Waits until every member of every device is in sync.
+    /// Waits until `cairn status` reports the health `ok`, so that every mirror member is in sync.
     pub fn in_sync(&self) {
         let begun = Instant::now();
         loop {
@@ -267,20 +268,20 @@ impl Rig {
         }
     }
 
-    /// Kills cairn with SIGKILL.
+    /// Kills the `cairn` process with SIGKILL.
     pub fn kill(&mut self) {
         let mut cairn = self.cairn.take().expect("it is running");
         cairn.kill().unwrap();
         cairn.wait().unwrap();
     }
 
-    /// Kills cairn with SIGKILL, and waits until the disks have carried out all requests that cairn had sent.
+    /// Kills the `cairn` process with SIGKILL, and waits until the disks have carried out all its requests.
     pub fn kill_and_drain(&mut self) {
         self.kill();
         until("the disks are done", || self.counts()["connections"] == 0);
     }
 
-    /// Cuts the power of everything: kills cairn with its state in memory, and cuts the power of the disks.
+    /// Kills the `cairn` process, and then cuts the power of chaosdisk's disks.
     pub fn power_cut(&mut self, policy: &str) {
         self.kill();
         self.ctl(&format!("powercut {policy}"));
@@ -306,7 +307,7 @@ impl Drop for Rig {
     }
 }
 
-/// The end of a program that should have gone on.
+/// The exit code and the output of a program that ended before it was ready.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -317,7 +318,7 @@ fn silent(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Starts a program, and reads its output up to the line that reports that it is ready.
+/// Starts a program, and reads its stdout up to a line that contains `ready`.
 fn start(command: &mut Command, ready: &str) -> Result<Child, Ended> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -333,7 +334,7 @@ fn start(command: &mut Command, ready: &str) -> Result<Child, Ended> {
     Ok(child)
 }
 
-/// Waits until a condition holds.
+/// Polls the condition `so` until it is true. Panics with `what` after [`PATIENCE`].
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -342,8 +343,8 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the seed of a run: `SEED` if it is set, or a new one. It is printed, so that the run can be
-/// repeated.
+/// Returns the seed of a test run from the environment variable `SEED`, or a new seed. Prints the seed, so that the
+/// run can be repeated.
 pub fn seed() -> u64 {
     let given = std::env::var("SEED").ok().map(|text| text.parse().expect("SEED is a number"));
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

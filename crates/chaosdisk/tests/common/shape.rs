@@ -1,15 +1,15 @@
-//! Graphs over chaosdisks.
+//! The graphs that the tests run on chaosdisk's disks.
 
-/// A graph, and its disks.
+/// A graph under test: its devices, and the names of chaosdisk's disks below them.
 pub struct Shape {
     pub name: &'static str,
     pub disks: &'static [&'static str],
     devices: &'static str,
-    /// The members of its mirror.
+    /// The names of the members of the graph's mirror; empty if the graph has no mirror.
     pub members: &'static [&'static str],
 }
 
-/// Bytes of each disk: a few tracks, so that a whole disk is read quickly.
+/// Size of each disk in bytes: a few simulated tracks, so that a test can read a whole disk quickly.
 pub const SIZE: u64 = 256 << 10;
 
 impl Shape {
@@ -49,12 +49,12 @@ impl Shape {
     pub const ALL: [Self; 5] =
         [Self::ONE, Self::STRIPE, Self::CONCAT, Self::MIRROR, Self::MIRROR_OF_STRIPES];
 
-    /// Returns the disks in chaosdisk's form.
+    /// Returns the disks of the graph as arguments of chaosdisk: `NAME=SIZE`.
     pub fn disks(&self) -> Vec<String> {
         self.disks.iter().map(|disk| format!("{disk}={SIZE}B")).collect()
     }
 
-    /// Returns the spec. If there is a mirror, the `turn`-th member is trusted.
+    /// Returns the spec of the graph. If the graph has a mirror, the spec trusts the member number `turn`.
     pub fn spec(&self, turn: usize) -> String {
         let disks: String =
             self.disks.iter().map(|disk| format!("{disk} = {{ nbd = \"@{disk}\" }}\n")).collect();

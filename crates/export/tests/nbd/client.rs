@@ -1,4 +1,4 @@
-//! A client that writes and reads the protocol byte by byte.
+//! An NBD client for tests, written from the specification without Cairn's codec.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Client(pub UnixStream);
 
 impl Client {
-    /// Connects, and finishes the greeting and the client's flags.
+    /// Connects to the server, reads its greeting, and sends the client's flags. Options can follow.
     pub fn negotiate(world: &World) -> Self {
         Self::greeted(UnixStream::connect(&world.path).unwrap())
     }
@@ -59,7 +59,7 @@ impl Client {
         client
     }
 
-    /// As [`Client::new`], over TCP.
+    /// Connects to the server over TCP, and finishes the handshake with simple replies.
     pub fn over_tcp(world: &World) -> Self {
         let socket = TcpStream::connect(("127.0.0.1", world.port())).unwrap();
         socket.set_nodelay(true).unwrap();
@@ -68,14 +68,14 @@ impl Client {
         client
     }
 
-    /// Connects, and finishes the handshake with simple replies.
+    /// Connects to the server over its unix socket, and finishes the handshake with simple replies.
     pub fn new(world: &World) -> Self {
         let mut client = Self::negotiate(world);
         assert_eq!(client.go("vol").last().unwrap().0, ACK);
         client
     }
 
-    /// Connects, and finishes the handshake with structured replies and `base:allocation`.
+    /// Connects to the server, and finishes the handshake with structured replies and the context `base:allocation`.
     pub fn structured(world: &World) -> Self {
         let mut client = Self::negotiate(world);
         assert_eq!(client.option(OPT_STRUCTURED, &[])[0].0, ACK);
@@ -107,7 +107,7 @@ impl Client {
         self.send(&[b"IHAVEOPT", &head[..], data].concat());
     }
 
-    /// Sends an option, and returns the replies up to the last one.
+    /// Sends a handshake option, and returns all replies of the server to the option.
     pub fn option(&mut self, code: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(code, data);
         self.option_replies(code)
@@ -136,13 +136,13 @@ impl Client {
         self.send(payload);
     }
 
-    /// Reads a simple reply. Returns its error and its cookie.
+    /// Reads a simple reply of the server. Returns the error number and the cookie of the reply.
     pub fn reply(&mut self) -> (u32, u64) {
         assert_eq!(self.u32(), 0x6744_6698);
         (self.u32(), self.u64())
     }
 
-    /// Sends a request that has no data in its reply. Returns the error.
+    /// Sends a request whose reply has no data, and waits for the reply. Returns the error number of the reply.
     pub fn ask(&mut self, command: u16, flags: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
         self.request(command, flags, offset, len, payload);
         let (error, cookie) = self.reply();
@@ -155,7 +155,7 @@ impl Client {
         self.bytes(len as usize)
     }
 
-    /// Reads a chunk of a structured reply: flags, kind, data.
+    /// Reads one chunk of a structured reply of the server. Returns its flags, its type, and its data.
     pub fn chunk(&mut self) -> (u16, u16, Vec<u8>) {
         assert_eq!(self.u32(), 0x668e_33ef);
         let both = self.u32();
@@ -164,7 +164,7 @@ impl Client {
         ((both >> 16) as u16, both as u16, self.bytes(len as usize))
     }
 
-    /// Reads a chunk of an extended reply to a request at `offset`: flags, kind, data.
+    /// Reads one chunk of an extended reply to a request at `offset`. Returns its flags, its type, and its data.
     pub fn extended_chunk(&mut self, offset: u64) -> (u16, u16, Vec<u8>) {
         assert_eq!(self.u32(), 0x6e8a_278c);
         let both = self.u32();
@@ -173,7 +173,7 @@ impl Client {
         ((both >> 16) as u16, both as u16, self.bytes(len as usize))
     }
 
-    /// Whether the server closes the connection. Skips all bytes before that.
+    /// Reads and drops bytes until the server closes the connection. Returns `false` if the server does not close it.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = [0; 4096];
         loop {

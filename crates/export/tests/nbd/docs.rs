@@ -1,4 +1,4 @@
-//! The numbers of `docs/exports/nbd.md` are those of the code.
+//! Checks that the limits in the manual page `docs/exports/nbd.md` are those of the code.
 
 use std::path::Path;
 

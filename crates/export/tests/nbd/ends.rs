@@ -1,4 +1,4 @@
-//! Stopping a server.
+//! Stops of an NBD server while clients send requests, or read no replies.
 
 use std::io::Read;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use export::nbd::Limits;
 use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
-/// Every request takes 20 to 40 ms, so that some are unanswered at any time.
+/// A spec whose requests take 20 to 40 ms each, so that some requests are always in flight.
 const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
                     [device]\nslow = { kind = \"delay\", on = \"m\", time = \"20ms\", jitter = \"20ms\" }\n\
                     [export]\nvol = { on = \"slow\" }\n";

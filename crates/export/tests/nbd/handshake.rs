@@ -1,4 +1,4 @@
-//! Handshakes, good and bad.
+//! NBD handshakes with the server, valid and malformed.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Clients that take more than their share.
+//! Limits of the NBD server for clients that send without reading replies, or hold many connections.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use export::nbd::Limits;
 use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
-/// Sends `bytes` repeatedly. Returns whether the server stops reading before `most` bytes are taken.
+/// Sends `bytes` to the server repeatedly. Returns whether the server stops reading before it has taken `most` bytes.
 fn is_held_back(client: &mut Client, bytes: &[u8], most: usize) -> bool {
     client.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut sent = 0;

@@ -1,5 +1,5 @@
-//! The NBD server on a real core, against clients that are written byte by byte. The numbers here are those of the
-//! specification, not those of Cairn's codec.
+//! The NBD server on a real core, with clients that write the protocol byte by byte. The tests take the numbers of the
+//! protocol from its specification, not from Cairn's codec.
 #![allow(clippy::disallowed_methods, reason = "the tests play the world that the doors lead to")]
 
 mod client;

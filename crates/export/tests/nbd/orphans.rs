@@ -1,4 +1,4 @@
-//! Requests that outlive their connection.
+//! Requests in flight whose NBD client disconnects before the reply.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::world::{SHORT, World, until};
 
 const WAIT: Duration = Duration::from_millis(600);
 
-/// Writes are slow.
+/// A spec whose writes take 600 ms each.
 const SLOW: &str = "[disk]\nm = { memory = \"1MiB\" }\n\
                     [device]\nslow = { kind = \"delay\", on = \"m\", write = \"600ms\" }\n\
                     [export]\nvol = { on = \"slow\" }\n";
@@ -48,7 +48,7 @@ fn flush_waits_for_write_of_disconnected_client() {
     assert!(begun.elapsed() >= WAIT, "{:?}", begun.elapsed());
 }
 
-/// Bytes of the long requests below, and the first of their last piece.
+/// Bytes of a long request, and the offset of the last of the four pieces into which the server cuts such a request.
 const LONG_BYTES: u32 = 4 * PIECE;
 const LAST: u64 = 3 * PIECE as u64;
 const PIECE: u32 = SHORT.piece_bytes as u32;
@@ -82,7 +82,7 @@ fn long_write_zeroes_completes_after_disconnect_command() {
     assert_eq!(other.read(LAST, PIECE), [0; PIECE as usize]);
 }
 
-/// Starts a server that begins one request of a client at a time, and writes slowly.
+/// Starts a server that begins only one request of a client at a time, and whose writes take 600 ms.
 fn one_at_a_time() -> World {
     World::new(SLOW, Limits { requests: 1, request: Duration::from_secs(20), ..SHORT })
 }

@@ -1,4 +1,4 @@
-//! Connections that another server takes over, at any place in the stream.
+//! Hand-overs of client connections from one NBD server to the next, at any byte of a client's requests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|n| (n % 251) as u8).collect()
 }
 
-/// Returns short and long writes, one that is refused with all of its payload, a flush, and reads.
+/// Returns the encoded requests of a client: short and long writes, a write beyond the end of the volume, a flush, and
+/// reads.
 fn stream() -> Vec<u8> {
     [
         header(WRITE, 0, 0, LONG),
@@ -33,7 +34,7 @@ fn stream() -> Vec<u8> {
     .concat()
 }
 
-/// Reads all replies to the stream. Memory answers in the order of the requests.
+/// Reads and checks all replies to the requests of [`stream`]. The memory disk answers in the order of the requests.
 fn hear_all(client: &mut Client) {
     for refused in [false, false, true, false] {
         assert_eq!(client.reply().0 != 0, refused);

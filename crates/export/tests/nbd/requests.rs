@@ -1,4 +1,4 @@
-//! Requests, good and bad.
+//! NBD requests to the server, valid and invalid.
 
 use std::time::{Duration, Instant};
 

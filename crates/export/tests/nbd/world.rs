@@ -1,4 +1,4 @@
-//! A server in a thread of its own.
+//! Runs an NBD server for a test, in a thread of its own.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -15,10 +15,10 @@ use graph::spec::Spec;
 use runtime::{Config, Core};
 use wire::nbd::handed;
 
-/// Spec of one mebibyte of memory, as the export `vol`.
+/// A spec with a memory disk of 1 MiB as the export `vol`.
 pub const MEMORY: &str = "[disk]\nm = { memory = \"1MiB\" }\n[export]\nvol = { on = \"m\" }\n";
 
-/// Limits that a test can wait for.
+/// Limits of the server with short timeouts, so that a test can wait until they expire.
 pub const SHORT: Limits = Limits {
     connections: 4,
     requests: 256,
@@ -28,7 +28,7 @@ pub const SHORT: Limits = Limits {
     piece_bytes: 64 << 10,
 };
 
-/// A running server. Its thread ends when it is dropped.
+/// A running NBD server. The thread of the server ends when this value is dropped.
 pub struct World {
     pub path: PathBuf,
     shared: Arc<Shared>,
@@ -36,16 +36,16 @@ pub struct World {
     thread: Option<JoinHandle<(usize, bool)>>,
 }
 
-/// A command to the thread of the server.
+/// A command of the test to the thread of the server.
 enum Asked {
     Stop(Duration),
-    /// Hands all connections over to another server with this identity.
+    /// Starts a second server with this device identity, and hands all connections over to the second server.
     Next(u64),
-    /// Pauses for at most so long, and goes on. Reports whether all requests were answered.
+    /// Pauses the server within this time, and resumes it. Reports whether all requests were answered in the pause.
     Pause(Duration, mpsc::Sender<bool>),
 }
 
-/// Identity of the first server.
+/// Identity of the export's device in the first server. A hand-over needs the same identity in the next server.
 pub const IDENTITY: u64 = 7;
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl World {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Returns the lines logged so far.
+    /// Returns the lines that the server has logged so far.
     pub fn log(&self) -> Vec<String> {
         self.shared.log.lock().unwrap().clone()
     }
@@ -90,7 +90,7 @@ impl World {
         until(words, || self.log().iter().any(|line| line.contains(words)));
     }
 
-    /// Returns the most bytes of buffers that were in use at once, as sampled every few milliseconds.
+    /// Returns the largest number of buffer bytes that were in use at once, sampled every few milliseconds.
     pub fn most_bytes(&self) -> usize {
         self.shared.most_bytes.load(Relaxed)
     }
@@ -99,31 +99,31 @@ impl World {
         self.shared.connections.load(Relaxed)
     }
 
-    /// Returns the port of its other listener on 127.0.0.1.
+    /// Returns the TCP port on which the server listens at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.shared.port.load(Relaxed)
     }
 
-    /// Hands all connections over to another server.
+    /// Hands all connections over to a second server with this device identity, and waits until that server runs.
     pub fn next(&self, identity: u64) {
         let before = self.shared.servers.load(Relaxed);
         self.ask.send(Asked::Next(identity)).unwrap();
         until("another server goes on", || self.shared.servers.load(Relaxed) > before);
     }
 
-    /// Pauses the server, and lets it go on. Returns whether all requests were answered in time.
+    /// Pauses the server, and resumes it. Returns whether all requests were answered within `limit`.
     pub fn pause(&self, limit: Duration) -> bool {
         let (tell, told) = mpsc::channel();
         self.ask.send(Asked::Pause(limit, tell)).unwrap();
         told.recv().unwrap()
     }
 
-    /// Begins to stop the server, without waiting for it.
+    /// Begins to stop the server, which waits at most `limit` for requests in flight. Does not wait for the end.
     pub fn begin_stop(&self, limit: Duration) {
         self.ask.send(Asked::Stop(limit)).unwrap();
     }
 
-    /// Waits for the end. Returns how many connections were closed, and whether all requests were answered.
+    /// Waits for the server's end. Returns the number of closed connections, and whether all requests were answered.
     pub fn end(mut self) -> (usize, bool) {
         self.thread.take().unwrap().join().unwrap()
     }
@@ -209,7 +209,7 @@ fn run(
     ended
 }
 
-/// Waits until a condition holds.
+/// Polls the condition `so` until it is true. Panics with `what` after 30 seconds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {

@@ -1,4 +1,4 @@
-//! Tests of the nodes that stay unchanged, and of the bytes that an export shows after a change.
+//! Tests of live changes: which devices stay unchanged, and whether an export has the same bytes after a change.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::spec::{Planned, PlannedNode, Position, Role, test_kinds};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes a kind that is only compared.
+/// Makes a kind whose devices these tests compare, but never build.
 const fn kind(name: &'static str, maker: Maker) -> Kind {
     let (lowers, options, capabilities) = (Lowers::None, &[], Capabilities::NONE);
     Kind { name, summary: "", manual: "", lowers, options, capabilities, verbs: &[], maker }
@@ -57,7 +57,7 @@ static PAIR: Kind = Kind {
     ..test_kinds::MIRROR
 };
 
-/// A graph, built from below.
+/// The plan of a graph for a test, to which the test adds one device after the other from the disks upwards.
 struct Draft(Planned);
 
 impl Draft {
@@ -131,8 +131,8 @@ impl Draft {
     }
 }
 
-/// Checks that the topmost device of `new` shows the bytes of the topmost device of `old`. `in_sync` names the members
-/// of mirrors that are in sync.
+/// Checks that the topmost device of `new` has the same bytes as the topmost device of `old`. `in_sync`: the names of
+/// the mirror members that are in sync. An error is the name of the device in `new` that differs.
 fn shows(old: &Draft, new: &Draft, in_sync: &[&str]) -> Result<(), String> {
     let (old, new) = (&old.0, &new.0);
     let unchanged = unchanged(old, new);

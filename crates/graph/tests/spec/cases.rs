@@ -1,5 +1,5 @@
-//! Each `cases/NAME.toml` gives exactly the words of `cases/NAME.txt`: the faults, or the warnings and the summary.
-//! `CASES=write` writes the present words to these files; read them before a commit.
+//! Plans each spec `cases/NAME.toml`, and compares the output with `cases/NAME.txt`: the faults of the spec, or its
+//! warnings and its summary. `CASES=write` writes the present output to these files; read them before a commit.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spec/cases")
 }
 
-/// Returns the names of the files with that extension.
+/// Returns the names of the case files with this extension, without the extension.
 fn names(extension: &str) -> BTreeSet<String> {
     let files = folder().read_dir().unwrap().map(|entry| entry.unwrap().path());
     let chosen = files.filter(|path| path.extension().is_some_and(|found| found == extension));
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<String> {
     (name == "SET").then(|| "set".to_owned())
 }
 
-/// Returns the words that a user gets for the spec.
+/// Plans the spec `text`, and returns the output: its faults, or its warnings and its summary.
 fn said(text: &str, file: &str) -> String {
     match kinds::plan(&Spec::parse(text, file, &variable)) {
         Err(faults) => format!("{faults}\n"),

@@ -1,4 +1,4 @@
-//! Kinds that can be planned and not made, and a world that can only be probed.
+//! Kinds for tests of plans, whose devices cannot be built, and a simulated world of files that can only be probed.
 
 use std::rc::Rc;
 use std::task::Waker;
@@ -111,7 +111,7 @@ const fn option(name: &'static str, value: ValueType, required: bool) -> OptionS
     OptionSpec { name, value, required, effect: Effect::Behaviour, scope, help }
 }
 
-/// Returns an option called `name`, for looking up a value.
+/// Returns an option called `name`, with which a test looks up the option's value.
 pub const fn named(name: &'static str) -> OptionSpec {
     option(name, ValueType::Text, false)
 }
@@ -252,8 +252,8 @@ fn plan_mirror(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { info, needs: Needs::children(given.lowers.len() as u32) })
 }
 
-/// A world of files by name: `missing` does not exist, `small` has 1 MiB, `empty` nothing, all others 1 GiB. Files with
-/// names in `.4k` have blocks of 4096 bytes.
+/// A simulated world in which the name of a file decides its size: `missing` does not exist, `small` has 1 MiB, `empty`
+/// has 0 bytes, and all other files have 1 GiB. Files with `.4k` in their names have blocks of 4096 bytes.
 struct Looks(BufPool);
 
 pub fn env() -> Env {
@@ -329,7 +329,7 @@ impl World for Looks {
     }
 }
 
-/// Plans a spec. No disk here waits for anything, so one poll is enough.
+/// Plans a spec over the simulated files. Their probes end at once, so one poll of the future is enough.
 pub fn plan(spec: &Spec) -> std::result::Result<Planned, Faults> {
     let env = env();
     let planning = std::pin::pin!(spec.plan(REGISTRY, &env));

@@ -1,4 +1,4 @@
-//! Specs, and the plans or faults that they give.
+//! Tests of specs: valid specs give plans of graphs, and invalid specs give faults.
 
 mod cases;
 mod kinds;

@@ -1,4 +1,4 @@
-//! Plans of specs without faults.
+//! Tests of the plans that valid specs give, and of sizes and durations in specs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn planned(text: &str) -> Planned {
     }
 }
 
-/// Returns the examples, by name.
+/// Returns the name and the text of each example spec in the folder `examples`.
 pub fn examples() -> Vec<(String, String)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let paths = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -78,7 +78,8 @@ fn plan_expands_variables_in_example_spec() {
     );
 }
 
-/// Returns the devices that the byte at `offset` of a node passes, and its offset on the disk.
+/// Returns the names of the devices through whose tables the byte at `offset` of a node is mapped, and the byte's
+/// offset on the disk.
 fn way(planned: &Planned, node: usize, offset: u64) -> (Vec<&str>, u64) {
     let (mut names, mut node, mut offset) = (Vec::new(), node, offset);
     while let Some(table) = &planned.nodes[node].table {

@@ -1,4 +1,4 @@
-//! Laws that hold for any text and any number.
+//! Properties of the spec parser and of the parsers of sizes and durations, tested on random texts and numbers.
 
 use block::units::{parse_duration, parse_share, parse_size, write_duration, write_size};
 use graph::spec::{Severity, Spec};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::kinds;
 use super::plans::examples;
 
-/// Pieces of the grammar, so that mutations come further than the first brace.
+/// Pieces of the spec grammar with which mutations replace parts of an example, so that most of the text still parses.
 const PIECES: [&str; 22] = [
     "",
     "\"",
@@ -35,7 +35,7 @@ const PIECES: [&str; 22] = [
     "[device]\n",
 ];
 
-/// Generates an example with some of its pieces replaced.
+/// Generates the text of an example spec in which random parts are replaced.
 fn mutated() -> impl Strategy<Value = String> {
     let examples = examples();
     let edit = (any::<prop::sample::Index>(), 0..12_usize, 0..PIECES.len());
@@ -53,7 +53,7 @@ fn mutated() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any text is either planned, or rejected with faults that have positions in the text and are in order.
+    /// Any spec text is either planned, or rejected with faults. The faults are ordered by their positions in the text.
     #[test]
     fn random_spec_text_is_planned_or_reports_faults(text in prop_oneof![mutated(), any::<String>()]) {
         match kinds::plan(&Spec::parse(&text, "any.toml", &|_| None)) {

@@ -1,4 +1,4 @@
-//! The subjects of the battery for concat.
+//! The devices and graphs with `concat` that the battery, the conformance tests, runs on.
 
 use testkit::Subject;
 

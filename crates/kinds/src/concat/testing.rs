@@ -1,4 +1,4 @@
-//! `concat` in the tests.
+//! How random graphs of the simulator draw `concat` devices.
 
 use block::Result;
 use kind::testing::{Drawing, PartId, Testing};

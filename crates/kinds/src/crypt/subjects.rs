@@ -1,4 +1,4 @@
-//! The subjects of the battery for crypt.
+//! The devices and graphs with `crypt` that the battery, the conformance tests, runs on.
 
 use block::Result;
 use kind::Value;
@@ -8,12 +8,12 @@ use testkit::Subject;
 use crate::REGISTRY;
 use crate::tests::subjects::{labelled, over, plain, size, slots};
 
-/// Returns a device with key slots, made at its first start and found at all later ones.
+/// Returns a function that builds a crypt device with key slots. The device creates the slots at its first start.
 fn with_slots() -> impl Fn(&mut Assembly, &[PartId]) -> Result<PartId> + 'static {
     |graph, on| graph.add("crypt", &slots("credential:safe"), on)
 }
 
-/// Commands for key slots that never remove the last one.
+/// JSON arguments of key-slot commands for the battery. None of these commands removes the last key slot.
 const KEY_COMMANDS: [&str; 7] = [
     r#"{"do":"list"}"#,
     r#"{"do":"list","dry_run":true}"#,

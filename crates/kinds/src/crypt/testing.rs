@@ -1,4 +1,4 @@
-//! `crypt` in the tests: its place in random graphs, and key slots from disks.
+//! How random graphs of the simulator draw `crypt` devices, and how the fuzzer checks key slots from disks.
 
 use block::Result;
 use kind::Value;
@@ -28,7 +28,7 @@ fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
 const KEY_SLOTS: Records =
     Records { name: "key slots", valid: || (1..=SLOTS).map(key_slots).collect(), check };
 
-/// Returns a valid key slot.
+/// Returns a valid key slot with fixed content.
 pub(crate) fn slot() -> Slot {
     Slot {
         cost: Cost { memory_kib: 262_144, passes: 4, lanes: 1 },
@@ -46,7 +46,8 @@ fn key_slots(used: usize) -> Vec<u8> {
     KeySlots { unit: 4096, volume_id: [5; 16], check: [6; 32], slots }.encode()
 }
 
-/// Checks that accepted key slots have a single encoding, and that their costs are within the limits.
+/// Parses untrusted key slots. Accepted slots must encode to the same bytes, and their costs must be within the limits.
+/// Returns whether the bytes were accepted.
 fn check(data: &[u8]) -> bool {
     // Most inputs have another length; the padded input passes that check.
     let mut padded = data.to_vec();

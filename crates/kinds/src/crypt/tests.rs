@@ -1,4 +1,4 @@
-//! Tests of crypt: the bytes below, access with keys, and changes of key slots.
+//! Tests of `crypt`: the encrypted bytes on the disk, access with keys, and changes of key slots.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ fn plain() -> Options {
     vec![text("key", "file:/key"), ("plain", Value::Switch(true))]
 }
 
-/// Returns options for key slots with a cheap derivation.
+/// Returns options of a crypt device with key slots, whose key from `source` is derived at low cost.
 fn slots(source: &str) -> Options {
     vec![
         text("key", source),
@@ -33,19 +33,19 @@ fn slots(source: &str) -> Options {
     ]
 }
 
-/// A world with one disk, and the labels of a device on it.
+/// A simulated world with one disk, and the labels in which the crypt device stores its key slots.
 struct Bench {
     world: SimWorld,
     disk: Rc<SimDisk>,
     shelf: Rc<Shelf>,
 }
 
-/// Returns labels whose writes take time.
+/// Returns simulated labels whose writes take time.
 fn strict(world: &SimWorld) -> Rc<Shelf> {
     Shelf::strict(&world.env(), Stream::new(world.seed(), "shelf", 0), Vec::new())
 }
 
-/// A running device.
+/// A running crypt device, and a client of the device.
 struct Safe {
     graph: Assembly,
     part: PartId,
@@ -371,7 +371,7 @@ fn key_slot_change_is_refused_during_another_change() {
     assert_eq!(safe.numbers(), [0, 1]);
 }
 
-/// Returns the faults of a plan with these options, over a lower that is labelled or not.
+/// Plans a crypt device with these options over a disk, labelled or not, and returns the faults of the options.
 fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static str, String)> {
     let Some(Maker::Stateful { plan, .. }) = REGISTRY.find("crypt").map(|kind| kind.maker) else {
         panic!("crypt keeps something")
@@ -412,7 +412,7 @@ fn crypt_plan_reports_every_option_fault() {
     assert!(raw.0 == "on" && raw.1.contains("label = true") && raw.1.contains("plain = true"));
 }
 
-/// A dead member of a mirror may still be present. The next start must find the result that the command reported.
+/// If one of two labels cannot be written, the command fails, and the next start must find the old key slots.
 #[test]
 fn key_slot_change_is_undone_if_one_disk_fails() {
     let world = SimWorld::new(1);

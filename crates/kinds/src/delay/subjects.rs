@@ -1,4 +1,4 @@
-//! The subjects of the battery for delay.
+//! The devices and graphs with `delay` that the battery, the conformance tests, runs on.
 
 use std::time::Duration;
 

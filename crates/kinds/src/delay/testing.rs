@@ -1,4 +1,4 @@
-//! `delay` in the tests.
+//! How random graphs of the simulator draw `delay` devices.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kind::testing::{Drawing, PartId, Testing};
 
 pub const TESTING: Testing = Testing::drawn(draw);
 
-/// Draws a delay that is much shorter than all timeouts.
+/// Adds a `delay` device to a random graph. Its delays are much shorter than all timeouts of the simulator.
 fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     let lower = drawing.device(depth)?;
     let mut time = |most: u64| Value::Duration(Duration::from_micros(drawing.below(most)));

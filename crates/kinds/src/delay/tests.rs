@@ -1,4 +1,4 @@
-//! `delay`: the delay of each request.
+//! Tests of `delay`: the time by which the device delays each request.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The subjects of the battery for error.
+//! The devices and graphs with `error` that the battery, the conformance tests, runs on.
 
 use kind::Value;
 use testkit::Subject;

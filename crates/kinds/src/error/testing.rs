@@ -1,4 +1,4 @@
-//! `error` in the tests.
+//! How random graphs of the simulator draw `error` devices.
 
 use block::Result;
 use kind::Value;
@@ -6,7 +6,7 @@ use kind::testing::{Drawing, PartId, Testing};
 
 pub const TESTING: Testing = Testing::drawn(draw);
 
-/// Draws a device that fails on purpose, in places where failures are reported to clients or masked by redundancy.
+/// Adds an `error` device to a random graph where the simulator expects failures; elsewhere adds a `pass` device.
 fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     if !drawing.may_fail() {
         return crate::pass::testing::draw(drawing, depth);

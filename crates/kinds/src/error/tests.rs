@@ -1,4 +1,4 @@
-//! `error`: which requests fail, when, and with which error.
+//! Tests of `error`: which requests the device fails, when, and with which error.
 
 use block::{ErrorKind, Health, Op};
 
@@ -12,7 +12,7 @@ fn graph(world: &World, options: &str) -> Running {
     world.graph(&over(options), "bad")
 }
 
-/// Sends `many` reads. Returns the numbers of those that fail, counted from 1.
+/// Sends `many` reads to the `error` device, one after the other. Returns the numbers of the failed reads, from 1.
 fn failures(world: &World, running: &Running, many: u64) -> Vec<u64> {
     let failed = |n: &u64| {
         let read = running.read(n * 512, 512);
@@ -39,7 +39,7 @@ fn error_device_combines_schedule_range_after_and_count() {
 }
 
 #[test]
-fn rate_fails_random_share_of_requests() {
+fn error_device_rate_fails_random_share_of_requests() {
     let world = World::new();
     let share = |options| failures(&world, &graph(&world, options), 2000).len();
     assert_eq!(share("rate = 0"), 0);

@@ -1,4 +1,4 @@
-//! The subjects of the battery for file.
+//! The `file` disks that the battery, the conformance tests, runs on.
 
 use kind::Value;
 use testkit::{Subject, disk_path};

@@ -1,4 +1,4 @@
-//! `file` in the tests. The simulator draws its disks itself.
+//! Random graphs draw no `file` disks: the simulator has simulated disks instead.
 
 use kind::testing::Testing;
 

@@ -1,4 +1,4 @@
-//! `file`: faults that planning finds before a disk is opened.
+//! Tests of `file`: faults that the plan of a graph reports before a disk is opened.
 
 use crate::REGISTRY;
 use graph::spec::Spec;

@@ -1,4 +1,4 @@
-//! `limit` in the tests.
+//! How random graphs of the simulator draw `limit` devices.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kind::testing::{Drawing, PartId, Testing};
 
 pub const TESTING: Testing = Testing::drawn(draw);
 
-/// Draws a limit at which requests wait, but at which all requests of the clients pass within a second.
+/// Adds a `limit` device to a random graph. Requests wait for its rate, but all requests pass within a second.
 fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     let lower = drawing.device(depth)?;
     let iops = Value::Integer(drawing.within(500, 5_000));

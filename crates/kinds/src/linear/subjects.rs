@@ -1,4 +1,4 @@
-//! The subjects of the battery for linear.
+//! The devices and graphs with `linear` that the battery, the conformance tests, runs on.
 
 use testkit::Subject;
 

@@ -1,4 +1,4 @@
-//! `linear` in the tests.
+//! How random graphs of the simulator draw `linear` devices.
 
 use block::Result;
 use kind::Value;

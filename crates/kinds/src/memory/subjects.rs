@@ -1,4 +1,4 @@
-//! The subjects of the battery for memory.
+//! The `memory` disks that the battery, the conformance tests, runs on.
 
 use testkit::Subject;
 

@@ -1,4 +1,4 @@
-//! `memory` in the tests. The simulator draws its disks itself.
+//! Random graphs draw no `memory` disks: the simulator has simulated disks instead.
 
 use kind::testing::Testing;
 

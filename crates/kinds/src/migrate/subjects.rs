@@ -1,11 +1,11 @@
-//! The subjects of the battery for migrate.
+//! The devices and graphs with `migrate` that the battery, the conformance tests, runs on.
 
 use block::JobState;
 use testkit::Subject;
 
 use crate::tests::subjects::{labelled, over, plain};
 
-/// Marks a subject as a migration, which begins on disks with content. A completed migration must stay completed.
+/// Sets that the subject, a migration, starts on disks with content, and stays completed over restarts once completed.
 fn moving(subject: Subject) -> Subject {
     labelled(subject).adopting().promising(|before, after| {
         match (&before.jobs[..], &after.jobs[..]) {

@@ -1,4 +1,4 @@
-//! `migrate` in the tests: records of migrations from disks.
+//! How the fuzzer checks records of migrations from disks. Random graphs draw no `migrate` devices.
 
 use block::ByteRange;
 use kind::testing::{Records, Testing};
@@ -19,7 +19,8 @@ fn valid() -> Vec<Vec<u8>> {
     vec![record(false, 0), record(true, 0), record(false, 1), record(true, most)]
 }
 
-/// Checks that an accepted record has a single encoding, and that its window begins or ends at the boundary.
+/// Parses an untrusted record of a migration. An accepted record must encode to the same bytes, and its window must
+/// begin or end at the boundary. Returns whether the record was accepted.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");

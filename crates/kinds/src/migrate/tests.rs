@@ -1,4 +1,4 @@
-//! Migrations over kills and power cuts, forward and back, and their reports.
+//! Tests of `migrate`: migrations forward and back over kills and power cuts, and the reports of the device.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use sim::{
 };
 use testkit::Shelf;
 
-/// Several windows of either kind, and a part of one.
+/// Bytes of each disk: several windows of a migration in place or to another disk, and a part of a window.
 const SIZE: u64 = (3 << 20) + 4096;
 
-/// Limit of process lives, more than any migration here needs.
+/// Largest number of starts of the simulated process in a test, more than any migration of the tests needs.
 const LIVES: u64 = 60;
 
-/// Two disks and the devices on them. In place the second disk is not used.
+/// Two simulated disks with labels, and the options of the `migrate` device. In place, the second disk is not used.
 struct Bench {
     world: SimWorld,
     disks: [Rc<SimDisk>; 2],
@@ -31,7 +31,7 @@ struct Bench {
     lives: u64,
 }
 
-/// One life of the process.
+/// The devices of the simulated process from a start to the next kill or power cut, and a client.
 struct Life {
     graph: Assembly,
     part: PartId,
@@ -72,7 +72,7 @@ impl Bench {
         Ok((from, graph.add("crypt", &crypt, &[from])?))
     }
 
-    /// Starts once, so that the state is written and can be replaced by another one. Then makes the disk blank.
+    /// Starts the device once, so that the labels hold its state, which a test can then replace. Then blanks the disk.
     fn is_blank_again(&mut self) {
         let life = self.start();
         self.pass(Duration::from_millis(50));
@@ -94,7 +94,7 @@ impl Bench {
         self.world.run(self.world.env().now().after(time)).unwrap();
     }
 
-    /// Ends the life of the process by a kill or a power cut. Returns whether it was a power cut.
+    /// Ends the simulated process by a kill or a power cut, at random. Returns whether it was a power cut.
     fn end(&self, draw: &Stream) -> bool {
         let cut = draw.below(2) == 0;
         match cut {
@@ -127,8 +127,8 @@ impl Life {
     }
 }
 
-/// Runs clients through life after life until all bytes have moved. After each kill, all acknowledged writes must be
-/// there; after each power cut, all flushed ones.
+/// Runs a migration under clients, and kills the process or cuts the power again and again until all bytes have moved.
+/// After each kill the volume must have all acknowledged writes, after each power cut all flushed writes.
 fn lives(seed: u64, in_place: bool, turns: bool) {
     let mut bench = Bench::new(seed, in_place);
     let draw = Stream::new(seed, "lives", u64::from(in_place));
@@ -288,7 +288,8 @@ fn paused_migration_repairs_half_moved_window_after_kill() {
     assert!(half_moved > 0, "no kill came in a window after a pause");
 }
 
-/// A power cut loses writes of clients, and keeps the record of the window that is moved next.
+/// A power cut lost writes of clients in the window, but kept the record with the checksums of these writes. The next
+/// start repairs the window from the bytes on the disk, also after another kill at a random time.
 #[test]
 fn migration_repair_records_checksums_of_window_after_lost_writes() {
     let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();
@@ -314,8 +315,8 @@ fn migration_repair_records_checksums_of_window_after_lost_writes() {
     }
 }
 
-/// A power cut loses writes through the encryption, one of them zeros, before the window begins to move back. The disk
-/// reads as zeros there.
+/// A power cut lost writes of clients in a window that a migration back moves next, among them a sector of zeros. The
+/// disk has zeros in this sector. The migration must not take them for a sector that has already moved.
 #[test]
 fn migration_back_takes_lost_zeros_for_no_moved_sector() {
     let range = ByteRange::new(0, WINDOW_MAX_BYTES).unwrap();
@@ -356,7 +357,7 @@ fn migration_stops_while_disk_fails_then_retries() {
     assert!(life.is_done());
 }
 
-/// After a crash the window holds one sector that has moved, one that the disk has lost, and the rest.
+/// After a crash one sector of the window has moved, and another sector is damaged. The job must stop and report that.
 #[test]
 fn migration_reports_damaged_window_after_crash() {
     let mut bench = Bench::new(4, true);

@@ -346,7 +346,7 @@ fn after(steps: &[Step]) -> World {
 }
 
 #[test]
-fn opening_refuses_split_brain_after_disk_replacement() {
+fn mirror_opening_refuses_split_brain_after_disk_replacement() {
     // b fails, and a and c go on. The disk of a is replaced, and copied from b while c is away.
     let world = after(&[
         Step::Fail(1),
@@ -360,7 +360,7 @@ fn opening_refuses_split_brain_after_disk_replacement() {
 }
 
 #[test]
-fn opening_accepts_unacknowledged_record_on_one_member() {
+fn mirror_opening_accepts_unacknowledged_record_on_one_member() {
     // The state that records the failure of a reaches c alone. Then a and b go on without c, and b fails.
     let world = after(&[
         Step::Write { reached: ALL, answered: true },

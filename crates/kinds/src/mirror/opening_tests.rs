@@ -1,4 +1,5 @@
-//! Tests of the decision how a mirror opens, for the possible contents of labels.
+//! Tests of the mirror's decision at its start: which members are in sync, and which regions it resyncs, given the
+//! records in the members' labels.
 
 use block::StoredState;
 
@@ -8,7 +9,7 @@ fn generation(incarnation: u64, events: u64) -> Generation {
     Generation { incarnation, events }
 }
 
-/// Returns ten regions.
+/// Returns the regions of a mirror with ten regions of 4 KiB.
 fn regions() -> Regions {
     Regions::new(40 << 10, 4 << 10).unwrap()
 }
@@ -19,8 +20,8 @@ fn map(set: &[usize]) -> Bitmap {
     map
 }
 
-/// Returns a record of `members`: name, standing, the state known to be on it, the state sent to it. Region 1 is
-/// dirty if `active`, and members that are not in sync miss region 2.
+/// Returns a mirror's record. Each of `members` has a name, a state, the newest record known to be on the member, and
+/// the newest record sent to the member. Region 1 is dirty if `active`. Members that are not in sync miss region 2.
 fn record(
     at: Generation,
     active: bool,
@@ -82,12 +83,12 @@ impl Case {
         }
     }
 
-    /// Returns the states of the members, or the words of the refusal.
+    /// Returns the states of the members after the mirror has opened, or the message of the refusal.
     fn decide(&self) -> Result<Vec<MemberState>, String> {
         self.decision().map(|decision| decision.states)
     }
 
-    /// Returns the regions that must be copied to each member.
+    /// Returns the regions that the resync must copy to each member.
     fn missing(&self) -> Vec<Bitmap> {
         self.decision().unwrap().missing
     }
@@ -107,7 +108,7 @@ impl Case {
     }
 }
 
-/// Returns the record that both members have: the fifth of opening 1.
+/// Returns the record that the labels of both members have: record 5 of the mirror's first opening.
 fn both(active: bool) -> Record {
     let before = generation(1, 4);
     let now = generation(1, 5);
@@ -115,7 +116,7 @@ fn both(active: bool) -> Record {
 }
 
 #[test]
-fn opening_ignores_first_record_on_stale_member_alone() {
+fn mirror_opening_ignores_first_record_on_stale_member_alone() {
     let (never, now) = (Generation::default(), generation(1, 1));
     let first = record(now, false, &[("a", IN, never, now), ("b", STALE, never, now)]);
     let fresh = |record| Found { fresh: true, ..found(record) };
@@ -127,7 +128,7 @@ fn opening_ignores_first_record_on_stale_member_alone() {
 }
 
 #[test]
-fn new_members_are_in_sync_only_if_created_empty() {
+fn mirror_opening_finds_new_members_in_sync_only_if_created_empty() {
     let fresh = Found { fresh: true, ..found(None) };
     let mut case = Case::new(vec![fresh.clone(), fresh.clone()]);
     assert_eq!(case.decide(), Ok(vec![IN, STALE]), "what was on them before is anybody's guess");
@@ -148,13 +149,13 @@ fn new_members_are_in_sync_only_if_created_empty() {
 }
 
 #[test]
-fn members_are_in_sync_after_clean_close() {
+fn mirror_opening_finds_members_in_sync_after_clean_close() {
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true)))]);
     assert_eq!(case.decide(), Ok(vec![IN, IN]));
 }
 
 #[test]
-fn opening_resyncs_dirty_regions_from_one_member_after_crash() {
+fn mirror_opening_resyncs_dirty_regions_from_one_member_after_crash() {
     for (active, expected) in [(true, [IN, STALE]), (false, [IN, IN])] {
         let open = Found { clean: false, ..found(Some(&both(active))) };
         let mut case = Case::new(vec![open.clone(), open]);
@@ -166,7 +167,7 @@ fn opening_resyncs_dirty_regions_from_one_member_after_crash() {
 }
 
 #[test]
-fn opening_rejects_unclean_image_as_resync_source() {
+fn mirror_opening_rejects_unclean_image_as_resync_source() {
     let closed = found(Some(&both(true)));
     let image = Found { clean: false, ..closed.clone() };
     assert_eq!(Case::new(vec![image.clone(), closed.clone()]).decide(), Ok(vec![STALE, IN]));
@@ -174,7 +175,7 @@ fn opening_rejects_unclean_image_as_resync_source() {
 }
 
 #[test]
-fn opening_resyncs_failed_member_despite_own_in_sync_record() {
+fn mirror_opening_resyncs_failed_member_despite_own_in_sync_record() {
     let newest = record(
         generation(1, 6),
         true,
@@ -201,7 +202,7 @@ fn opening_resyncs_failed_member_despite_own_in_sync_record() {
 }
 
 #[test]
-fn opening_rejects_trusted_stale_member_in_split_brain() {
+fn mirror_opening_rejects_trusted_stale_member_in_split_brain() {
     // c failed; then a and b went on, each without the other.
     let (before, failed) = (generation(1, 5), generation(1, 4));
     let alone = |incarnation, me: &str| {
@@ -232,7 +233,7 @@ fn opening_rejects_trusted_stale_member_in_split_brain() {
 }
 
 #[test]
-fn opening_rejects_trusted_stale_member_after_failed_flush() {
+fn mirror_opening_rejects_trusted_stale_member_after_failed_flush() {
     let now = generation(2, 7);
     let newest = record(
         now,
@@ -248,7 +249,7 @@ fn opening_rejects_trusted_stale_member_after_failed_flush() {
 }
 
 #[test]
-fn opening_refuses_trust_while_in_sync_member_is_absent() {
+fn mirror_opening_refuses_trust_while_in_sync_member_is_absent() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     case.trust = Some(0);
@@ -258,7 +259,7 @@ fn opening_refuses_trust_while_in_sync_member_is_absent() {
 }
 
 #[test]
-fn opening_without_in_sync_member_needs_degraded_permission() {
+fn mirror_opening_without_in_sync_member_needs_degraded_permission() {
     let away = Found { present: false, ..found(None) };
     let mut case = Case::new(vec![found(Some(&both(true))), away]);
     assert!(case.decide().unwrap_err().contains("a member in sync is absent: b"));
@@ -267,7 +268,7 @@ fn opening_without_in_sync_member_needs_degraded_permission() {
 }
 
 #[test]
-fn opening_accepts_record_that_reached_one_member() {
+fn mirror_opening_accepts_record_that_reached_one_member() {
     let next = record(
         generation(2, 6),
         false,
@@ -281,7 +282,7 @@ fn opening_accepts_record_that_reached_one_member() {
 }
 
 #[test]
-fn opening_marks_older_image_of_member_as_stale() {
+fn mirror_opening_marks_older_image_of_member_as_stale() {
     let older = record(
         generation(1, 3),
         true,
@@ -295,7 +296,7 @@ fn opening_marks_older_image_of_member_as_stale() {
 }
 
 #[test]
-fn opening_refuses_split_brain_without_trust() {
+fn mirror_opening_refuses_split_brain_without_trust() {
     let alone = |incarnation, events, me: &str| {
         let (now, before) = (generation(incarnation, events), generation(1, 5));
         let (a, b) = if me == "a" { (IN, STALE) } else { (STALE, IN) };
@@ -316,7 +317,7 @@ fn opening_refuses_split_brain_without_trust() {
 }
 
 #[test]
-fn opening_ignores_lone_record_if_other_members_have_writes() {
+fn mirror_opening_ignores_lone_record_if_other_members_have_writes() {
     // a's last state reached no other member; then b and c went on without a, and c was copied from b.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
@@ -336,7 +337,7 @@ fn opening_ignores_lone_record_if_other_members_have_writes() {
 }
 
 #[test]
-fn opening_ignores_lone_record_after_later_member_failure() {
+fn mirror_opening_ignores_lone_record_after_later_member_failure() {
     // a's last state reached no other member; b went on without a, and c was copied from b before b failed.
     let (before, heard, last) = (generation(1, 4), generation(1, 5), generation(1, 6));
     let of_a = record(
@@ -361,7 +362,7 @@ fn opening_ignores_lone_record_after_later_member_failure() {
 }
 
 #[test]
-fn opening_prefers_degraded_member_over_unserved_records() {
+fn mirror_opening_prefers_degraded_member_over_unserved_records() {
     // b has the states of three openings that never served; then a was opened alone, and acknowledged writes.
     let before = generation(1, 9);
     let of_b = record(
@@ -379,7 +380,7 @@ fn opening_prefers_degraded_member_over_unserved_records() {
 }
 
 #[test]
-fn opening_marks_older_image_of_degraded_member_as_stale() {
+fn mirror_opening_marks_older_image_of_degraded_member_as_stale() {
     let older = record(
         generation(2, 6),
         true,
@@ -396,7 +397,7 @@ fn opening_marks_older_image_of_degraded_member_as_stale() {
 }
 
 #[test]
-fn opening_resyncs_returning_member_from_degraded_member() {
+fn mirror_opening_resyncs_returning_member_from_degraded_member() {
     let alone = record(
         generation(2, 7),
         true,
@@ -410,14 +411,14 @@ fn opening_resyncs_returning_member_from_degraded_member() {
 }
 
 #[test]
-fn opening_resyncs_new_member() {
+fn mirror_opening_resyncs_new_member() {
     let fresh = Found { fresh: true, ..found(None) };
     let case = Case::new(vec![found(Some(&both(true))), found(Some(&both(true))), fresh]);
     assert_eq!(case.decide(), Ok(vec![IN, IN, STALE]));
 }
 
 #[test]
-fn opening_needs_trust_after_flush_failed_on_all_members() {
+fn mirror_opening_needs_trust_after_flush_failed_on_all_members() {
     let failed = Record { flush_failed: true, ..both(true) };
     let mut case = Case::new(vec![found(Some(&failed)), found(Some(&failed))]);
     assert!(case.decide().unwrap_err().contains("a flush failed"));
@@ -426,7 +427,7 @@ fn opening_needs_trust_after_flush_failed_on_all_members() {
 }
 
 #[test]
-fn opening_refuses_mirror_record_of_unknown_version() {
+fn mirror_opening_refuses_mirror_record_of_unknown_version() {
     let mut odd = found(Some(&both(true)));
     odd.state.as_mut().unwrap().bytes[0] = 9;
     let case = Case::new(vec![odd, found(Some(&both(true)))]);
@@ -434,7 +435,7 @@ fn opening_refuses_mirror_record_of_unknown_version() {
 }
 
 #[test]
-fn opening_refuses_trust_in_absent_member() {
+fn mirror_opening_refuses_trust_in_absent_member() {
     let mut case = Case::new(vec![found(None), Found { present: false, ..found(None) }]);
     case.trust = Some(1);
     assert!(case.decide().unwrap_err().contains("member b is absent"));
@@ -445,14 +446,14 @@ fn opening_refuses_trust_in_absent_member() {
 }
 
 #[test]
-fn opening_resyncs_only_dirty_regions_after_crash() {
+fn mirror_opening_resyncs_only_dirty_regions_after_crash() {
     let open = Found { clean: false, ..found(Some(&both(true))) };
     let case = Case::new(vec![open.clone(), open]);
     assert_eq!(case.missing(), [map(&[]), map(&[1])]);
 }
 
 #[test]
-fn opening_resyncs_missed_regions_of_returning_member() {
+fn mirror_opening_resyncs_missed_regions_of_returning_member() {
     // It left with the fifth state, when region 1 may have been dirty.
     let now = generation(2, 9);
     let mut newest = record(
@@ -475,7 +476,7 @@ fn opening_resyncs_missed_regions_of_returning_member() {
 }
 
 #[test]
-fn opening_resyncs_all_regions_of_unexpected_member() {
+fn mirror_opening_resyncs_all_regions_of_unexpected_member() {
     let now = generation(2, 9);
     let newest = record(
         now,
@@ -503,7 +504,7 @@ fn opening_resyncs_all_regions_of_unexpected_member() {
 }
 
 #[test]
-fn opening_ignores_trust_in_failed_member() {
+fn mirror_opening_ignores_trust_in_failed_member() {
     let newest = record(
         generation(1, 6),
         true,
@@ -518,7 +519,7 @@ fn opening_ignores_trust_in_failed_member() {
 }
 
 #[test]
-fn opening_resyncs_grown_part_of_mirror() {
+fn mirror_opening_resyncs_grown_part_of_mirror() {
     let mut case = Case::new(vec![found(Some(&both(false))), found(Some(&both(false)))]);
     case.regions = Regions::new(41 << 10, 4 << 10).unwrap();
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
@@ -528,7 +529,7 @@ fn opening_resyncs_grown_part_of_mirror() {
 }
 
 #[test]
-fn opening_marks_member_with_older_disk_below_as_stale() {
+fn mirror_opening_marks_member_with_older_disk_below_as_stale() {
     let (known, sent) = (generation(1, 4), generation(1, 5));
     let members = [("a", IN, known, sent), ("b", IN, known, sent)];
     let [before, last, now] = [generation(1, 3), known, sent].map(|at| record(at, false, &members));

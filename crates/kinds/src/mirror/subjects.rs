@@ -1,4 +1,4 @@
-//! The subjects of the battery for mirror.
+//! The devices and graphs with `mirror` that the battery, the conformance tests, runs on.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `mirror` in the tests: its place in random graphs, and the records of its members from disks.
+//! How random graphs of the simulator draw mirrors, and how the fuzzer checks the records of mirrors from disks.
 
 use block::{Found, Result, StoredState};
 use kind::Value;
@@ -9,8 +9,8 @@ use super::opening::Members;
 use super::record::{CHANGE_MAX, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 
-/// The test parts of the kind `mirror`, which tests draw more often than other kinds, because a fault in a mirror loses
-/// the most data.
+/// The parts of the kind `mirror` in the simulator and the fuzzer. Random graphs draw mirrors more often than other
+/// kinds, because a fault in a mirror loses the most data.
 pub const TESTING: Testing = Testing {
     shape: Some(Shape { draw, weight: 5 }),
     records: &[Records { name: "mirror", valid, check }],
@@ -26,26 +26,26 @@ fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     })
 }
 
-/// The names of the members in the records.
+/// The names of the members in the fuzzer's records.
 const MEMBERS: [&str; 3] = ["a", "b", "c"];
 
-/// Returns the bytes of a record of `members` members, with 16 bytes of bitmaps.
+/// Returns the length in bytes of a record of `members` members, with 16 bytes of bitmaps.
 const fn record_bytes(members: usize) -> usize {
     Record::bytes_of(members) + 16
 }
 
-/// Returns the records in the labels of two and of three members, one behind the other, behind each first byte.
+/// Returns valid inputs of [`check`] for every value of the first byte, with and without a failed member.
 fn valid() -> Vec<Vec<u8>> {
     let records = |first: u8| [false, true].map(|failed| labels(first, failed));
     (0..=u8::MAX).flat_map(records).collect()
 }
 
-/// Returns the number of members that a first byte selects.
+/// Returns the number of members, 2 or 3, that the first byte of a fuzz input selects.
 fn members_of(first: u8) -> usize {
     2 + usize::from(first & 1)
 }
 
-/// Returns a first byte, and the same record for each label. The last member failed if `failed`.
+/// Returns a fuzz input: the first byte, and then the same record for each member. The last member failed if `failed`.
 fn labels(first: u8, failed: bool) -> Vec<u8> {
     let count = members_of(first);
     let generation = Generation { incarnation: 5, events: 9 };
@@ -74,10 +74,10 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
     [&[first], &bytes.repeat(count)[..]].concat()
 }
 
-/// Parses the records in the labels beneath a mirror, one behind the other. An accepted record has a single encoding. A
-/// mirror that opens has a member in sync, and copies the regions in which the other members differ. The first byte
-/// selects the number of members, the present members, the trusted member, and whether the mirror may open degraded.
-/// Returns whether the first record is accepted.
+/// Parses a fuzz input: a first byte, and then the untrusted record of each member. An accepted record must encode to
+/// the same bytes. If the mirror opens, a member must be in sync, and the mirror must resync all regions in which the
+/// other members differ. The first byte selects the number of members, the present members, the trusted member, and
+/// whether the mirror may open degraded. Returns whether the first record was accepted.
 fn check(data: &[u8]) -> bool {
     let Some((first, data)) = data.split_first() else { return false };
     let bit = |n: usize| first >> n & 1 == 1;
@@ -125,7 +125,7 @@ fn opens_over_member_in_sync(found: &[Found], first: u8) {
     }
 }
 
-/// Labels without a record, for every set of present members.
+/// The fuzz inputs have no records, with every set of present members.
 #[test]
 fn mirror_fuzz_check_rejects_labels_without_records() {
     (0..=u8::MAX).for_each(|first| assert!(!check(&[first])));

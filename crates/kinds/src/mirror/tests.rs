@@ -1,4 +1,4 @@
-//! Tests of a mirror that inspect its members and the content of their disks.
+//! Tests of `mirror` that inspect its members and the content of their disks.
 
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -15,7 +15,7 @@ use testkit::Shelf;
 
 const MIB: u64 = 1 << 20;
 
-/// A mirror over two disks. Without labels it trusts the first.
+/// A mirror over simulated disks, two in most tests. Without labels the mirror trusts its first member.
 struct Pair {
     world: SimWorld,
     shelf: Option<Rc<Shelf>>,
@@ -35,14 +35,14 @@ impl Pair {
         Self::over(size, false, &[])
     }
 
-    /// Creates a mirror on labelled disks, and waits until it is in sync.
+    /// Creates a mirror over two labelled disks, and waits until its members are in sync.
     fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
         let pair = Self::over(size, true, options);
         pair.until(|second| second.state == MemberState::InSync);
         pair
     }
 
-    /// Creates a mirror over two disks. It keeps its state on them if they are `labelled`.
+    /// Creates a mirror over two disks. The mirror keeps its state in the labels of the disks if they are `labelled`.
     fn over(size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
         Self::of(2, size, labelled, options)
     }
@@ -84,7 +84,7 @@ impl Pair {
         self.running = Some(Running { graph, names, mirror });
     }
 
-    /// Cuts the power. The first disk keeps all writes, the second one only those that were flushed.
+    /// Cuts the power, and restarts the mirror. The first disk keeps all writes, the second disk only flushed writes.
     fn power_cut(&mut self) {
         self.world.drop_tasks();
         self.running = None;
@@ -112,17 +112,17 @@ impl Pair {
         graph.report(*mirror)
     }
 
-    /// Takes the second member out.
+    /// Fails the second member of the mirror by command.
     fn fail(&self) {
         self.ask::<Fail>(Name { member: self.running().names[1].clone() });
     }
 
-    /// Begins the resync of the second member.
+    /// Begins a resync of the second member by command.
     fn resync(&self) {
         self.ask::<Resync>(Stale { member: Some(self.running().names[1].clone()) });
     }
 
-    /// Begins a scrub.
+    /// Begins a scrub of the mirror by command. Returns the report of the scrub.
     fn scrub(&self) -> block::Scrub {
         self.ask::<Scrub>(Action { stop: false });
         self.report().scrub.unwrap()
@@ -150,7 +150,7 @@ impl Pair {
         self.report().members[1].clone()
     }
 
-    /// Returns the bytes that the running resync copies to the second member.
+    /// Returns the number of bytes that the running resync must copy to the second member.
     fn to_copy(&self) -> u64 {
         self.second().progress.expect("it is copied").all_bytes
     }
@@ -198,8 +198,8 @@ fn mirror_fails_member_at_once_after_failed_flush() {
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
 
-/// An acknowledged write must be found after a crash. So the label of the member that has it must record first that the
-/// other one misses it.
+/// The mirror acknowledges a write that a member misses only after the label of the other member records the stale
+/// member. Otherwise a start after a crash could read the stale member.
 #[test]
 fn degraded_write_waits_until_label_records_stale_member() {
     let pair = Pair::over(MIB, true, &[]);
@@ -232,7 +232,7 @@ fn mirror_resyncs_only_dirty_regions_after_power_cut() {
     assert!(pair.is_alike());
 }
 
-/// Only the flush before the region leaves the bitmap makes them identical: the disk itself keeps nothing.
+/// The disk loses all unflushed writes, so the mirror must flush its members before it marks a region as clean.
 #[test]
 fn mirror_members_agree_on_clean_regions_after_power_cut() {
     let mut pair = Pair::labelled(64 * MIB, &[]);
@@ -300,7 +300,7 @@ fn resync_copies_only_regions_missed_by_failed_member() {
     assert!(pair.is_alike());
 }
 
-/// The labels record the progress from time to time, and the recorded regions are durable on the disk.
+/// The labels record the progress of a resync from time to time. The recorded regions are durable on the member.
 #[test]
 fn resync_resumes_after_power_cut() {
     let mut pair = Pair::over(64 * MIB, true, &[]);
@@ -316,7 +316,7 @@ fn resync_resumes_after_power_cut() {
     assert!(pair.is_alike());
 }
 
-/// Sends spaced writes. Returns the number of label updates during them.
+/// Sends `writes` writes to the mirror, one every 20 milliseconds. Returns the number of label updates in that time.
 fn updates(pair: &Pair, writes: u64, write: impl Fn(u64) -> Op) -> u64 {
     let before = pair.shelf.as_ref().unwrap().writes();
     for n in 0..writes {
@@ -339,7 +339,7 @@ fn mirror_bitmap_causes_few_label_updates() {
     assert!((1..=30).contains(&sequential), "{sequential} updates for 1000 writes in a row");
 }
 
-/// One pass finds and repairs every rotten block, and no other.
+/// The test flips bits on both disks. One scrub must repair every damaged block, and change no other block.
 #[test]
 fn scrub_finds_and_repairs_bit_rot() {
     let pair = Pair::labelled(8 * MIB, &[]);
@@ -366,7 +366,7 @@ fn scrub_finds_and_repairs_bit_rot() {
     assert_eq!(pair.report().scrub.unwrap().mismatches, 4);
 }
 
-/// A member is taken out and comes back in sync, without a missed write, while a scrub reads it.
+/// While a scrub reads a member, the member is failed by command and comes back in sync without a missed write.
 #[test]
 fn scrub_ignores_reads_of_member_failed_during_scrub() {
     let pair = Pair::labelled(MIB, &[]);
@@ -459,7 +459,7 @@ fn spare_replaces_failed_member() {
     assert!(three.disks[2].peek(range) == three.disks[0].peek(range));
 }
 
-/// While clients work, a resync gets about a sixth of its speed alone.
+/// While clients send requests, a resync has about a sixth of the speed that it has without clients.
 #[test]
 fn resync_yields_to_clients_and_completes() {
     let pair = Pair::new(96 * MIB);
@@ -487,10 +487,10 @@ fn resync_yields_to_clients_and_completes() {
     );
 }
 
-/// The last member in sync stays when a write fails on it. But its copy comes in sync while that write is still in
-/// flight to the copy.
+/// A write fails on the last member in sync, which stays in sync. The write is still in flight to the second member
+/// when the resync of the second member ends. Once the second member has the write, the mirror fails the first member.
 #[test]
-fn member_that_missed_write_is_out_once_other_has_it() {
+fn mirror_fails_last_member_that_missed_write_after_resync_of_other() {
     let pair = Pair::new(8 * MIB);
     pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 4 * MIB));
     pair.disks[0].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
@@ -512,7 +512,7 @@ fn member_that_missed_write_is_out_once_other_has_it() {
     assert_eq!((first().state, pair.second().state), (MemberState::Failed, MemberState::InSync));
 }
 
-/// A late write would change the source after a range was copied.
+/// A write to the source timed out and may still land. It would change the source after the resync copied the range.
 #[test]
 fn resync_refuses_source_with_late_requests() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
@@ -537,7 +537,8 @@ fn resync_refuses_source_with_late_requests() {
     assert!(pair.is_alike());
 }
 
-/// The last member stays although it does not answer. Its late write must land before any later one to that range.
+/// A write to the last member times out, and the member stays in sync. The late write must land before the mirror
+/// sends a newer write to the same range.
 #[test]
 fn mirror_fences_late_write_from_newer_bytes() {
     let timeout = ("timeout", Value::Duration(Duration::from_secs(1)));
@@ -562,7 +563,7 @@ fn mirror_fences_late_write_from_newer_bytes() {
     assert!(pair.disks[0].peek(ByteRange::new(0, 512).unwrap()).iter().all(|byte| *byte == 9));
 }
 
-/// A flush is in flight to the only member in sync. Another member comes in sync, and the first one is taken out.
+/// While a flush is in flight to the only member in sync, another member comes in sync, and the first member is failed.
 #[test]
 fn mirror_retries_flush_on_members_that_came_in_sync() {
     let pair = Pair::new(MIB);
@@ -582,8 +583,8 @@ fn mirror_retries_flush_on_members_that_came_in_sync() {
     pair.world.block_on(flush).unwrap().result.unwrap();
 }
 
-/// A resync is restarted while a write of the resync before it is in flight. That write is late, and lands after the
-/// member has come in sync.
+/// A resync is restarted while a write of the previous resync is in flight. If the new resync did not wait, this write
+/// could land after the member has come in sync.
 #[test]
 fn resync_waits_for_late_write_of_previous_resync() {
     let timeout = ("timeout", Value::Duration(Duration::from_millis(50)));
@@ -608,9 +609,9 @@ fn resync_waits_for_late_write_of_previous_resync() {
     assert!(pair.is_alike());
 }
 
-/// The first member's answer is not believed, so only the second one's counts.
+/// Block status fails on the first member, so the mirror must return the extents of the second member only.
 #[test]
-fn status_is_answer_of_one_member() {
+fn mirror_returns_block_status_of_one_member() {
     let (world, size) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
     let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&size), &[]).unwrap());
@@ -629,9 +630,10 @@ fn status_is_answer_of_one_member() {
     assert_eq!(extents, [Extent { len: MIB, state: State::Data }]);
 }
 
-/// The source of a resync is taken out while it is read, and returns other bytes from then on.
+/// The source of a resync is failed by command during a read, and its bytes change. The resync must read the range
+/// again from another member.
 #[test]
-fn resync_does_not_believe_source_that_failed_meanwhile() {
+fn resync_rereads_range_when_source_fails_during_read() {
     let pair = Pair::of(3, MIB, false, &[]);
     let is_in_sync = |member: &block::Member| member.state == MemberState::InSync;
     while !pair.report().members.iter().all(is_in_sync) {
@@ -651,9 +653,10 @@ fn resync_does_not_believe_source_that_failed_meanwhile() {
     assert!(pair.disks[1].peek(all) == pair.disks[2].peek(all), "members in sync are alike");
 }
 
-/// The only member in sync is taken out while it is asked, after another one has come in sync.
+/// While a block-status request is in flight to the only member in sync, a second member comes in sync, and the first
+/// member is failed. The mirror must then ask the second member.
 #[test]
-fn status_asks_member_that_came_in_sync_meanwhile() {
+fn mirror_retries_block_status_on_member_that_came_in_sync() {
     let (world, disk) = (SimWorld::new(1), ("memory", Value::Size(MIB)));
     let mut graph = Assembly::new(&world.env(), crate::REGISTRY, true, Stream::new(1, "order", 0));
     let disks = [(); 2].map(|()| graph.add("memory", std::slice::from_ref(&disk), &[]).unwrap());

@@ -1,4 +1,4 @@
-//! The subjects of the battery for null.
+//! The battery, the conformance tests, runs on no `null` disks.
 
 use testkit::Subject;
 

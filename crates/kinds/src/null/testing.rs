@@ -1,4 +1,4 @@
-//! `null` in the tests.
+//! Random graphs draw no `null` disks, because a `null` disk does not keep bytes.
 
 use kind::testing::Testing;
 

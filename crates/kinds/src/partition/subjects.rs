@@ -1,4 +1,4 @@
-//! The subjects of the battery for partition.
+//! The devices and graphs with `partition` that the battery, the conformance tests, runs on.
 
 use kind::Value;
 use testkit::Subject;

@@ -1,4 +1,4 @@
-//! `partition` in the tests.
+//! How random graphs of the simulator draw `partition` devices.
 
 use block::Result;
 use kind::Value;
@@ -6,7 +6,7 @@ use kind::testing::{Drawing, PartId, Testing};
 
 pub const TESTING: Testing = Testing::drawn(draw);
 
-/// Draws two partitions of one device, concatenated with the second one first.
+/// Adds two partitions of one device to a random graph, and a concat with the second partition first.
 fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     // It takes two of the four levels through which a request may fan out.
     let lower = drawing.device(depth.saturating_sub(1))?;

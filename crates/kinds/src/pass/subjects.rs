@@ -1,4 +1,4 @@
-//! The subjects of the battery for pass.
+//! The devices and graphs with `pass` that the battery, the conformance tests, runs on.
 
 use testkit::Subject;
 

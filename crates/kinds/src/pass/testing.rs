@@ -1,4 +1,4 @@
-//! `pass` in the tests.
+//! How random graphs of the simulator draw `pass` devices.
 
 use block::Result;
 use kind::testing::{Drawing, PartId, Testing};

@@ -1,4 +1,4 @@
-//! The subjects of the battery for path.
+//! The `path` disks that the battery, the conformance tests, runs on.
 
 use kind::Value;
 use testkit::{Subject, disk_path};

@@ -1,4 +1,4 @@
-//! `path` in the tests. The simulator draws its disks itself.
+//! Random graphs draw no `path` disks: the simulator has simulated disks instead.
 
 use kind::testing::Testing;
 

@@ -1,11 +1,11 @@
-//! The subjects of the battery for remap.
+//! The devices and graphs with `remap` that the battery, the conformance tests, runs on.
 
 use kind::Value;
 use testkit::{LowerSpec, Subject};
 
 use crate::tests::subjects::{SIZE, labelled, over, size};
 
-/// Returns a device that places its blocks, and may move them.
+/// Returns a subject with a `remap` device of blocks of 4096 bytes: over one lower, or with a second lower for the map.
 fn remapped(name: &str, lowers: usize, more: &[(&'static str, Value)]) -> Subject {
     let options = [&[size("size", SIZE), size("block", 4096)], more].concat();
     let subject = over(name, lowers, move |graph, on| match on {

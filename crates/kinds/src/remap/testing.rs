@@ -1,4 +1,4 @@
-//! `remap` in the tests: its records from disks.
+//! How the fuzzer checks records of `remap` devices from disks. Random graphs draw no `remap` devices.
 
 use kind::testing::{Records, Testing};
 
@@ -14,7 +14,8 @@ fn valid() -> Vec<Vec<u8>> {
     vec![record(Some(meta::Uuid([3; 16])), false), record(None, true)]
 }
 
-/// Checks that an accepted record has a single encoding, and that its data blocks lie at valid addresses.
+/// Parses an untrusted record of a `remap` device. An accepted record must encode to the same bytes, and its data
+/// blocks must have valid addresses. Returns whether the record was accepted.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");

@@ -1,4 +1,4 @@
-//! Tests of remap over kills, power cuts, full disks and lost maps; and of packing.
+//! Tests of `remap` over kills, power cuts, full disks and lost maps, and of packing, which moves blocks.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use zerocopy::little_endian::U64;
 
 const BLOCK: u64 = 4096;
 
-/// Bytes of the disk with the data.
+/// Bytes of each simulated disk.
 const DISK: u64 = 512 << 10;
 
-/// One disk, or one for the data and one for the map, and the device on them.
+/// One simulated disk, or a disk for the data and a disk for the map, with labels, and the options of the remap device.
 struct Bench {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
@@ -31,7 +31,7 @@ struct Bench {
     lives: u64,
 }
 
-/// One life of the process.
+/// The devices of the simulated process from a start to the next kill or power cut, and a client.
 struct Life {
     graph: Assembly,
     part: PartId,
@@ -43,7 +43,7 @@ fn size(name: &'static str, bytes: u64) -> (&'static str, Value) {
 }
 
 impl Bench {
-    /// Creates a device of `blocks` blocks on `disks` disks.
+    /// Prepares a remap device of `blocks` blocks on `disks` disks.
     fn new(seed: u64, disks: u64, blocks: u64) -> Self {
         let world = SimWorld::new(seed);
         let disk = |n| {
@@ -142,7 +142,7 @@ impl Life {
         self.graph.report(self.part)
     }
 
-    /// Returns the number of taken places, and that of all places.
+    /// Returns the number of allocated blocks on the disk, and of all blocks on the disk.
     fn places(&self) -> (u64, u64) {
         let room = self.report().room.unwrap();
         (room.taken_bytes / BLOCK, room.of_bytes / BLOCK)
@@ -152,7 +152,7 @@ impl Life {
         self.graph.ask::<Steer>(self.part, Course { action })
     }
 
-    /// Returns the address on the disk of a byte of the device.
+    /// Returns the address on the disk of a byte of the remap device; `None` if the byte has no space on the disk.
     fn place(&self, byte: u64) -> Option<u64> {
         let device = self.graph.resolve(self.part, range(byte, 1)).unwrap();
         device.first().map(|below| below.range.start())
@@ -163,8 +163,9 @@ fn range(start: u64, len: u64) -> ByteRange {
     ByteRange::new(start, len).unwrap()
 }
 
-/// Runs clients through life after life, also while blocks are moved. After each kill, all acknowledged writes must be
-/// there; after each power cut, all flushed ones.
+/// Runs clients on a remap device over twelve starts with a kill or a power cut after each. `pack`: whether the device
+/// moves blocks meanwhile. After each kill the device must have all acknowledged writes, after each power cut all
+/// flushed writes.
 fn lives(seed: u64, disks: u64, pack: bool) {
     let mut bench = Bench::new(seed, disks, 40);
     let policy = ["first-free", "log", "near"][seed as usize % 3];
@@ -219,9 +220,9 @@ fn remap_survives_kills_and_power_cuts_during_packing() {
     }
 }
 
-/// The old content of a place never shows in the next block at that place.
+/// A partial write to a new block must not show the bytes of the freed block that had the same place on the disk.
 #[test]
-fn first_partial_write_zeroes_rest_of_block() {
+fn remap_zeroes_rest_of_block_at_first_partial_write() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
@@ -246,7 +247,8 @@ fn first_partial_write_zeroes_rest_of_block() {
     assert_eq!(states, [hole(20), (3 * BLOCK, State::Data), hole(17)]);
 }
 
-/// Cuts the power during a first write, at every sector. Unflushed bytes may be gone, but no other bytes ever show.
+/// The test cuts the power at many moments of the first write to a block. Afterwards the block may have zeros or the
+/// new bytes, and never other bytes.
 #[test]
 fn power_cut_during_first_write_leaves_zeros_or_new_bytes() {
     let (mut zeros, mut written) = (0, 0);
@@ -337,7 +339,7 @@ fn remap_discards_freed_blocks_on_lower() {
     );
 }
 
-/// Each write would take a part of the free places, and wait for the rest.
+/// If each write took a part of the last free blocks and waited for the rest, the writes would wait for each other.
 #[test]
 fn remap_writes_that_wait_for_space_do_not_deadlock() {
     let mut bench = Bench::new(1, 1, 1000);
@@ -384,7 +386,7 @@ fn remap_opening_reports_lost_map_as_corrupt() {
     assert_eq!(life.report().health, block::Health::Failed);
 }
 
-/// The change may be undone, and a mirror below could not mark dirty regions yet.
+/// Until its commit, a live change may be undone, and a mirror below the remap device cannot mark dirty regions.
 #[test]
 fn remap_writes_nothing_before_live_change_is_committed() {
     let mut bench = Bench::new(1, 2, 40);
@@ -407,7 +409,7 @@ fn remap_writes_nothing_before_live_change_is_committed() {
     assert!(opened != before, "the vault is open for writing after the commit");
 }
 
-/// After the commit the change could not be undone any more.
+/// The remap device must report a lost map before the commit of a live change, because afterwards no undo is possible.
 #[test]
 fn live_change_fails_before_commit_if_map_is_lost() {
     let mut bench = Bench::new(1, 2, 40);
@@ -442,7 +444,7 @@ fn remap_rejects_changed_size_and_block() {
 }
 
 #[test]
-fn first_write_costs_one_flush_and_overwrite_no_flush() {
+fn remap_first_write_costs_one_flush_and_overwrite_none() {
     let mut bench = Bench::new(1, 1, 40);
     let life = bench.start();
     bench.pass(Duration::from_secs(5));
@@ -461,7 +463,7 @@ fn first_write_costs_one_flush_and_overwrite_no_flush() {
 }
 
 #[test]
-fn packing_moves_used_blocks_before_free_blocks() {
+fn remap_packing_moves_used_blocks_before_free_blocks() {
     let mut bench = Bench::new(1, 1, 60);
     bench.set("policy", Value::Text("log".to_owned()));
     let life = bench.start();
@@ -519,8 +521,8 @@ fn packing_moves_used_blocks_before_free_blocks() {
     }
 }
 
-/// A caller may stop waiting for a checkpoint at any moment, as a change does that exceeds its time. The pages that the
-/// checkpoint has taken are written all the same, and the next checkpoint continues from there.
+/// A caller, such as a live change that exceeds its time limit, may stop waiting for a vault's checkpoint at any time.
+/// The vault still writes the pages of the checkpoint, and the next checkpoint writes the other pages.
 #[test]
 fn vault_checkpoint_completes_after_caller_stops_waiting() {
     let shape = Shape { log_bytes: Some(1 << 20), objects: 8, bytes: None };

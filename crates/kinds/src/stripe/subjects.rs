@@ -1,4 +1,4 @@
-//! The subjects of the battery for stripe.
+//! The devices and graphs with `stripe` that the battery, the conformance tests, runs on.
 
 use sim::Assembly;
 use testkit::Subject;

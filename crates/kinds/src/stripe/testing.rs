@@ -1,4 +1,4 @@
-//! `stripe` in the tests.
+//! How random graphs of the simulator draw `stripe` devices.
 
 use block::Result;
 use kind::Value;
@@ -6,7 +6,7 @@ use kind::testing::{Drawing, PartId, Testing};
 
 pub const TESTING: Testing = Testing::drawn(draw);
 
-/// Draws a stripe, or a concatenation of lowers that are too few or too small for one.
+/// Adds a `stripe` device to a random graph, or a concat if the drawn lowers are too few or too small for a stripe.
 fn draw(drawing: &mut dyn Drawing, depth: u32) -> Result<PartId> {
     let lowers = drawing.devices(depth, 4)?;
     let block = drawing.block();

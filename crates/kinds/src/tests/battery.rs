@@ -1,9 +1,9 @@
-//! The battery over every kind: alone, and stacked with others.
+//! Runs the battery, the conformance tests, on every kind: alone, and in graphs with other kinds.
 
 use kind::Maker;
 use testkit::{Subject, conformance};
 
-/// Runs the battery over the subjects in the folder of a kind.
+/// Runs the battery on the subjects of the kind `name`. `forgets`: whether the kind keeps no bytes.
 fn judge(name: &str, subjects: &[Subject], forgets: bool) {
     let kind = crate::REGISTRY.find(name).expect("each folder has the name of its kind");
     // A stateful kind needs a subject on labelled disks.

@@ -1,5 +1,5 @@
-//! A successful flush has kept everything, also on a disk whose flushes sometimes fail; and the block status of a disk
-//! with late requests.
+//! Tests of disks whose flushes sometimes fail: a successful flush has made all earlier writes durable. And the block
+//! status of a disk with late writes.
 
 use crate::REGISTRY;
 use block::{ByteRange, Op};
@@ -9,7 +9,8 @@ use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, Profile, SimDisk, Sim
 
 const LEN: u64 = 4096;
 
-/// Writes and flushes in turn. Returns the number of successful flushes before the first that failed.
+/// Writes and flushes in turn on a disk of `kind` whose flushes sometimes fail. Checks the bytes after a power cut.
+/// Returns the number of successful flushes before the first failed flush.
 fn rounds(seed: u64, kind: &'static str) -> usize {
     let world = SimWorld::new(seed);
     let env = world.env();
@@ -73,7 +74,8 @@ fn block_status_reports_no_zeros_while_write_is_late() {
     assert!(is_zero(), "it is known what has become of it");
 }
 
-/// Flushes of several connections are in flight together, and one of them fails.
+/// Several flushes are in flight together, and the disk fails some of them. A flush that overlaps the failed flush must
+/// not succeed if its writes are lost.
 #[test]
 fn concurrent_flush_fails_if_failed_flush_lost_data() {
     let (mut yes, mut no) = (0, 0);

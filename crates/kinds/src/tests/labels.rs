@@ -1,4 +1,4 @@
-//! The allow list for the spec in a label.
+//! Tests which sections and options the spec in a label may have.
 
 use graph::spec::{Local, Spec};
 use kind::Registry;

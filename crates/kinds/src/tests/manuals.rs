@@ -1,4 +1,4 @@
-//! Checks manuals against the code: examples can be planned, and the tables list all options.
+//! Checks the manuals of kinds against the code: examples can be planned, and the tables list all options.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::tests::world::World;
 const SECTIONS: [&str; 7] =
     ["Example", "Options", "Promises", "On failure", "Limits", "Cost", "See also"];
 
-/// Returns every manual with its kinds: the two disks on files share one.
+/// Returns every manual with the kinds that it describes: `file` and `path` share one manual.
 fn manuals() -> BTreeMap<&'static str, Vec<&'static Kind>> {
     let mut manuals: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for kind in REGISTRY.0 {
@@ -26,7 +26,7 @@ fn section<'m>(manual: &'m str, name: &str) -> &'m str {
     rest.split("\n## ").next().unwrap_or(rest)
 }
 
-/// Returns the options in the table of a manual.
+/// Returns the names of the options in the option table of a manual.
 fn documented(manual: &str) -> Vec<&str> {
     let rows = section(manual, "Options").lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split('`').next()).collect()

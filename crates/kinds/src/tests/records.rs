@@ -1,7 +1,7 @@
-//! Runs the check of each kind's records over seeded inputs: valid ones, damaged ones, and noise.
+//! Runs the fuzzer's check of each kind's records over seeded inputs: valid records, damaged records, and random bytes.
 
 #[test]
-fn record_decoders_handle_random_bytes() {
+fn record_decoders_of_all_kinds_handle_random_bytes() {
     let all = crate::TESTING.iter().flat_map(|kind| kind.records);
     for records in all {
         let mut accepted = 0;

@@ -1,4 +1,4 @@
-//! Reserves: the plan's arithmetic is the engine's.
+//! Checks that the plan of a graph computes the same reserves of slots and buffers as the engine.
 
 use crate::tests::world::World;
 

@@ -1,4 +1,4 @@
-//! Parts of the subjects of the battery that several kinds share.
+//! Functions that several kinds share to make their subjects of the battery.
 
 use block::Result;
 use kind::Value;
@@ -7,10 +7,10 @@ use testkit::Subject;
 
 use crate::REGISTRY;
 
-/// Bytes of a device. It is small, so that requests collide and all of it is read often.
+/// Bytes of each lower of a subject: few, so that requests overlap often and clients read every byte often.
 pub const SIZE: u64 = 48 << 10;
 
-/// Returns a subject over so many lowers.
+/// Returns a subject called `name` over `lowers` lowers, which `build` builds.
 pub fn over(
     name: &str,
     lowers: usize,
@@ -19,22 +19,22 @@ pub fn over(
     Subject::new(name, REGISTRY, lowers, SIZE, build)
 }
 
-/// Puts a subject on labelled disks. It runs two more parts of the battery, so it gets fewer seeds.
+/// Puts a subject on labelled disks. For such a subject the battery has two more parts, so it gets fewer seeds.
 pub fn labelled(subject: Subject) -> Subject {
     subject.with_seeds(6).on_labels()
 }
 
-/// Returns an option that is a number of bytes.
+/// Returns the option `key` of a device with a number of bytes as its value.
 pub fn size(key: &'static str, bytes: u64) -> (&'static str, Value) {
     (key, Value::Size(bytes))
 }
 
-/// Returns the options of an encrypted device with a raw key: no key slots are kept.
+/// Returns the options of a crypt device with a raw key and without key slots.
 pub fn plain() -> Vec<(&'static str, Value)> {
     vec![("key", Value::Text("file:/key".to_owned())), ("plain", Value::Switch(true))]
 }
 
-/// Returns the options of an encrypted device with key slots and a cheap derivation.
+/// Returns the options of a crypt device with key slots, whose key from `source` is derived at low cost.
 pub fn slots(source: &str) -> Vec<(&'static str, Value)> {
     let key = ("key", Value::Text(source.to_owned()));
     vec![key, size("kdf_memory", 64 << 10), ("kdf_passes", Value::Integer(1))]

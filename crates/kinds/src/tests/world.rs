@@ -1,4 +1,4 @@
-//! A simulated world in one thread: time jumps to the next timer, and files are in memory.
+//! A simulated world for tests of single kinds: its clock jumps to the next timer, and its files are in memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ use engine::{Engine, NodeId};
 use graph::Graph;
 use graph::spec::{Planned, Spec};
 
-/// Number of the task that [`World::block_on`] runs.
+/// Number of the task for the future that [`World::block_on`] runs.
 const MAIN: usize = usize::MAX;
 
 pub struct World(Rc<Inner>);
@@ -66,28 +66,28 @@ impl World {
         Env::new(self.0.clone())
     }
 
-    /// Returns the time since the world began.
+    /// Returns the simulated time since the creation of the world.
     pub fn elapsed(&self) -> Duration {
         self.0.now.get() - Duration::from_secs(1000)
     }
 
-    /// Returns how many timers were ever set.
+    /// Returns the number of timers that were set so far.
     pub fn timers_set(&self) -> u64 {
         self.0.timers_set.get()
     }
 
-    /// Whether no timer is set.
+    /// Whether no timer of the world is set.
     pub fn is_idle(&self) -> bool {
         self.0.timers.borrow().is_empty()
     }
 
-    /// Returns the file at `path`. Creates it with `size` bytes if there is none.
+    /// Returns the simulated file at `path`. Creates the file with `size` bytes of zeros if there is none.
     pub fn file(&self, path: &str, size: usize) -> Rc<File> {
         let mut files = self.0.files.borrow_mut();
         files.entry(path.into()).or_insert_with(|| Rc::new(File::new(size))).clone()
     }
 
-    /// Runs tasks until `future` is done.
+    /// Runs `future` and all tasks of the world until `future` is done.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let waker = self.0.waker(MAIN);
@@ -112,7 +112,7 @@ impl World {
         self.block_on(self.env().sleep(time));
     }
 
-    /// Returns the running graph of a spec. All its disks and devices are present.
+    /// Builds and runs a graph with a memory disk `d`, the devices of the spec text `devices`, and an export of `top`.
     pub fn graph(&self, devices: &str, top: &str) -> Running {
         let text = format!("[disk]\nd = {{ memory = \"1MiB\" }}\n{devices}");
         let text = format!("{text}\n[export]\nvol = {{ on = \"{top}\" }}\n");
@@ -125,7 +125,7 @@ impl World {
         Running { node: graph.exports()[0].node, graph, planned, env }
     }
 
-    /// Returns the messages of the faults of a spec with that device.
+    /// Plans a graph with the device `device`, given as spec text, and returns the messages of the faults.
     pub fn faults(&self, device: &str) -> Vec<String> {
         let text = format!(
             "[disk]\nd = {{ memory = \"1MiB\" }}\n[device]\nx = {device}\n[export]\nv = {{ on = \"x\" }}\n"
@@ -240,7 +240,7 @@ fn facts(open: &Open, size: u64, created: bool) -> StorageFacts {
     }
 }
 
-/// A file with a count of its writes, and a switch that makes them fail.
+/// A simulated file with the number of its writes, and a flag that makes all writes fail.
 pub struct File {
     pub bytes: RefCell<Vec<u8>>,
     pub writes: Cell<u64>,
@@ -315,7 +315,7 @@ impl Tickets for Answered {
     fn abandon(&self, _: u64) {}
 }
 
-/// A running graph.
+/// A running graph of a test with one export.
 pub struct Running {
     pub graph: Graph,
     pub planned: Planned,
@@ -324,7 +324,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends a request to the top device. It runs whether or not its reply is awaited.
+    /// Sends a request to the exported device. The request also runs if the test does not wait for the reply.
     pub fn send(&self, op: Op) -> impl Future<Output = (Op, Result<()>)> + use<> {
         let answer = Rc::new(OneShot::<Done>::default());
         let engine = self.graph.engine();
@@ -336,7 +336,7 @@ impl Running {
         }
     }
 
-    /// Returns the top device as the lower of another one.
+    /// Returns the exported device as a lower, on which a test can put another device.
     pub fn top(&self) -> Lower {
         self.graph.engine().lower(self.node)
     }

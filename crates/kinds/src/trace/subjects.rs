@@ -1,4 +1,4 @@
-//! The subjects of the battery for trace.
+//! The devices and graphs with `trace` that the battery, the conformance tests, runs on.
 
 use std::cell::Cell;
 

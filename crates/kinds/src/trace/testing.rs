@@ -1,4 +1,4 @@
-//! `trace` in the tests.
+//! How random graphs of the simulator draw `trace` devices.
 
 use block::Result;
 use kind::Value;

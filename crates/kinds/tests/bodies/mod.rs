@@ -1,10 +1,10 @@
-//! The body of a fuzz target. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a few thousand inputs
-//! in each `cargo test`.
+//! The body of the fuzz target of specs in labels. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a
+//! few thousand inputs in each `cargo test`.
 
 use graph::spec::{Local, Spec};
 
-/// Parses the spec in an untrusted label. No setting of the machine comes from it, and no control character reaches a
-/// message.
+/// Parses the spec in an untrusted label. The spec must not set a program, TLS or a key of this machine, and no control
+/// character of the spec may reach a message.
 pub fn label_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let local =

@@ -1,4 +1,5 @@
-//! The kinds of CONTRIBUTING.md, judged as every kind is. The guide quotes their folders, and a test compares the two.
+//! Runs the battery, the conformance tests, on the two example kinds of CONTRIBUTING.md. The guide quotes the code of
+//! these kinds, and a test compares the code with the guide.
 
 mod count;
 mod reverse;
@@ -15,14 +16,14 @@ fn judge(subject: &Subject) {
 }
 
 #[test]
-fn reverse_passes_battery() {
+fn tutorial_kind_reverse_passes_battery() {
     judge(&Subject::new("reverse", REGISTRY, 1, 48 << 10, |graph, on| {
         graph.add("reverse", &[], on)
     }));
 }
 
 #[test]
-fn count_passes_battery() {
+fn tutorial_kind_count_passes_battery() {
     let subject =
         Subject::new("count", REGISTRY, 1, 48 << 10, |graph, on| graph.add("count", &[], on));
     judge(&subject.on_labels().promising(|before, after| {

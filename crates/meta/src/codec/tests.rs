@@ -1,4 +1,4 @@
-//! Golden bytes of labels, and invalid bytes.
+//! Tests of the label codec: labels encode to fixed bytes, and the decoder rejects invalid bytes.
 
 use super::*;
 use crate::Past;
@@ -27,7 +27,7 @@ fn sample() -> Label {
     }
 }
 
-/// Writes `part` at a position.
+/// Overwrites `bytes` from the offset `at` with `part`.
 fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
     bytes[at..at + part.len()].copy_from_slice(part);
 }

@@ -1,4 +1,4 @@
-//! Torn updates of a label in all their forms, over both areas of a disk.
+//! Tests of label updates that a power cut has torn, in every subset of sectors, in both label areas of a disk.
 
 use std::collections::BTreeMap;
 
@@ -34,12 +34,12 @@ fn label(sequence: u64, spec_bytes: usize) -> Label {
     }
 }
 
-/// Both areas of a disk.
+/// The bytes of the two label areas of a disk.
 #[derive(Clone)]
 struct Disk([Vec<u8>; 2]);
 
 impl Disk {
-    /// Returns a disk after the generations 1 to `last`, and the number of the newest copies.
+    /// Returns a disk after the label updates 1 to `last`, and the number of the newest copy in each area.
     fn after(last: u64, spec_bytes: usize) -> (Self, usize) {
         let mut disk = Self([vec![0; AREA_BYTES as usize], vec![0; AREA_BYTES as usize]]);
         let mut active = 0;
@@ -53,7 +53,7 @@ impl Disk {
         (disk, active)
     }
 
-    /// Writes the sectors of a copy that are `kept`.
+    /// Writes a copy of a label to an area, but only the sectors for which `kept` returns true.
     fn write(&mut self, area: usize, number: usize, copy: &[u8], kept: impl Fn(usize) -> bool) {
         for (n, sector) in copy.chunks(SECTOR).enumerate().filter(|(n, _)| kept(*n)) {
             let at = COPIES[number] as usize + n * SECTOR;
@@ -66,18 +66,18 @@ impl Disk {
         choose(all)
     }
 
-    /// Inspects the disk with `back` as its back area, and returns whether the end is lost.
+    /// Whether an inspection finds that the label at the end of the disk is lost, with `back` as that area's bytes.
     fn has_lost_its_end(&self, back: &[u8]) -> bool {
         seen(&self.0[0], back).has_lost_its_end()
     }
 
-    /// Inspects the disk with `front` as its front area, and returns whether the front is lost.
+    /// Whether an inspection finds that the label at the front of the disk is lost, with `front` as that area's bytes.
     fn has_lost_its_front(&self, front: &[u8]) -> bool {
         seen(front, &self.0[1]).has_lost_its_front()
     }
 }
 
-/// Returns the inspection of a disk with these areas.
+/// Returns the inspection of a disk whose label areas have these bytes.
 fn seen(front: &[u8], back: &[u8]) -> Inspection {
     let areas = [(Area::Front, front), (Area::Back(DATA_BYTES), back)];
     let all = areas.into_iter().flat_map(|(area, bytes)| {
@@ -88,7 +88,8 @@ fn seen(front: &[u8], back: &[u8]) -> Inspection {
     Inspection { size, copies: all.collect(), label: Ok(None), other }
 }
 
-/// Checks that a torn update leaves the old label or the new one. Returns whether it is the new one.
+/// Checks that after a torn label update, of which each area has only the sectors `kept`, the disk has the old label or
+/// the new label. Returns whether the disk has the new label.
 fn torn(before: &Disk, active: usize, new: &Label, kept: [&dyn Fn(usize) -> bool; 2]) -> bool {
     let copy = new.encode().unwrap();
     let number = next_copy(active);

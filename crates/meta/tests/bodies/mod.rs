@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand inputs in
-//! each `cargo test`.
+//! Bodies of the fuzz targets of labels and vaults. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies
+//! over a few thousand inputs in each `cargo test`.
 
 use meta::vault::entry::{ENTRY_BYTES, Slot};
 use meta::vault::page::{PAGE_BYTES, Page, Pointer};
@@ -7,11 +7,11 @@ use meta::vault::record::{self, RECORD_HEADER_BYTES};
 use meta::vault::superblock::{Superblock, superblock_checksum};
 use meta::{Label, Uuid};
 
-/// Position of a copy's checksum.
+/// Byte offsets of the checksum in the header of a label.
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 
-/// Decodes a label as it is, and with magic, length and checksum made right, so that the values behind them are
-/// reached too. A label that decodes must survive encoding and decoding.
+/// Decodes fuzzed bytes as a label, unchanged and with a correct magic, length and checksum, so that the decoder also
+/// reads the later fields. A decoded label must be the same after encoding and decoding.
 pub fn label(data: &[u8]) {
     let _ = meta::find(data, data);
     check(data);
@@ -33,7 +33,7 @@ fn check(data: &[u8]) {
     assert_eq!(Label::decode(&again), Ok(label));
 }
 
-/// Decodes a superblock as it is, and with magic and checksum made right.
+/// Decodes fuzzed bytes as a vault's superblock, unchanged and with a correct magic and checksum.
 pub fn superblock(data: &[u8]) {
     let check = |data: &[u8]| {
         if let Ok(superblock) = Superblock::decode(data) {
@@ -50,7 +50,7 @@ pub fn superblock(data: &[u8]) {
     check(&sealed);
 }
 
-/// Decodes a record as it is, and with magic, vault, length and checksum made right.
+/// Decodes fuzzed bytes as a record of a vault's log, unchanged and with a correct magic, vault, length and checksum.
 pub fn record(data: &[u8]) {
     let vault = Uuid([7; 16]);
     let check = |data: &[u8]| {
@@ -77,7 +77,7 @@ pub fn record(data: &[u8]) {
     check(&sealed);
 }
 
-/// Decodes a page of the directory, a pointer, and a page under that pointer.
+/// Decodes fuzzed bytes as directory entries of a vault, as a pointer to a page, and as the page of that pointer.
 pub fn page(data: &[u8]) {
     for entry in data.chunks_exact(ENTRY_BYTES) {
         if let Ok(slot) = Slot::decode(entry) {

@@ -1,4 +1,4 @@
-//! Allocation: the next place under each policy, concurrent callers, the state after a restart.
+//! Tests of the allocator of data blocks: its choice under each policy, concurrent callers, the state after a restart.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -113,7 +113,8 @@ fn allocator_never_reserves_data_block_for_two_transactions() {
     }
 }
 
-/// Several clients move blocks at random. The map and the bitmap must agree at the end, and after a restart.
+/// Several clients move data blocks at random. The map and the bitmap of used blocks must agree at the end, and after a
+/// restart.
 #[test]
 fn allocator_map_and_bitmap_agree_after_concurrent_block_moves() {
     for seed in 0..12 {

@@ -1,4 +1,4 @@
-//! Copies that fail, are missing, are resynced, or diverge.
+//! Tests of a vault on several disks whose copies fail, are missing, are resynced, or were written separately.
 
 use block::{Env, ErrorKind};
 use meta::vault::{CopyState, Options, Vault};
@@ -9,7 +9,7 @@ use crate::scene::{self, SMALL, block_on, some};
 
 const ALONE: Options = Options { may_degrade: true, ..SMALL };
 
-/// Begins like [`begin`], and opens the vault with a cache so large that no checkpoint is due for these few pages.
+/// Makes a vault as [`begin`] does, and opens it with a cache so large that the tests' few pages cause no checkpoint.
 async fn begin_large(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>, Trace) {
     let (vault, disks, trace) = begin(env, copies).await;
     vault.close().await.unwrap();
@@ -17,7 +17,7 @@ async fn begin_large(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>
     (vault, disks, trace)
 }
 
-/// Returns a vault of `copies` copies after three steps, and its disks.
+/// Makes a vault with `copies` copies, and commits three steps. Returns the vault, its disks and their recorded events.
 async fn begin(env: &Env, copies: usize) -> (Vault, Vec<std::rc::Rc<Disk>>, Trace) {
     let trace = Trace::default();
     let disks = scene::blank(copies, &trace);

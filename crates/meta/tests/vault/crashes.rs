@@ -1,4 +1,4 @@
-//! Every power cut: at each write and flush of a small scenario, every subset of the unflushed writes.
+//! Tests of a vault after every power cut: at each flush and commit of a scenario, every subset of unflushed writes.
 
 use std::rc::Rc;
 
@@ -8,18 +8,18 @@ use crate::disk::{Disk, Event, Fails, Moment, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 use meta::vault::{Options, Vault};
 
-/// Recording of a scenario: the disks before it, and all events.
+/// Recording of a scenario: the bytes of the vault's disks before the scenario, and all events on the disks.
 pub struct Played {
     pub before: Vec<Vec<u8>>,
     pub events: Vec<Event>,
 }
 
-/// Plays `scenario` on a vault of `copies` copies that was closed before.
+/// Opens a vault of `copies` copies, runs `scenario` on it, and returns the recording.
 fn play(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace)) -> Played {
     play_on(copies, async |vault, trace, _| scenario(vault, trace).await)
 }
 
-/// Plays a scenario that also acts on the disks.
+/// Opens a vault of `copies` copies, runs a scenario that also changes the disks' faults, and returns the recording.
 fn play_on(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace, &[Rc<Disk>])) -> Played {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
@@ -34,11 +34,11 @@ fn play_on(copies: usize, scenario: impl AsyncFnOnce(&Vault, &Trace, &[Rc<Disk>]
     Played { before, events: trace.take() }
 }
 
-/// Every so many states, one more step follows the check.
+/// The number of crash states of which one is also tested with one more step and another opening.
 const USED_FURTHER: usize = 16;
 
-/// Opens the disks that a power cut left, and checks them. If `further`, makes a step more, and checks again after
-/// another opening.
+/// Opens a vault on the disks that a power cut has left. It must show a step from `least` to `most`. If `further`,
+/// commits one more step, and checks the vault again after another opening.
 fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) {
     let (world, trace) = (SimWorld::new(2), Trace::default());
     let env = world.env();
@@ -63,8 +63,8 @@ fn look(images: Vec<Vec<u8>>, least: u64, most: u64, further: bool, what: &str) 
     });
 }
 
-/// Calls `each` with the disks at the moment before each flush, after each acknowledged step, and at the end, along
-/// with the numbers of the last step acknowledged and begun.
+/// Calls `each` for the moments of a recording: before each flush, after each acknowledged step, and at the end. The
+/// arguments are the event's number, the disks, and the numbers of the last acknowledged and the last begun step.
 pub fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)) {
     let mut disks: Vec<Moment> = played.before.iter().cloned().map(Moment::new).collect();
     let (mut answered, mut begun) = (0, 0);
@@ -86,7 +86,7 @@ pub fn moments(played: &Played, mut each: impl FnMut(usize, &[Moment], u64, u64)
     each(played.events.len(), &disks, answered, begun);
 }
 
-/// Tries every power cut of one copy, and returns their number.
+/// Checks the vault on one disk after every power cut in the recording. Returns the number of crash states.
 fn cut_one(played: &Played) -> usize {
     let mut states = 0;
     moments(played, |event, disks, answered, begun| {
@@ -167,7 +167,7 @@ fn vault_keeps_every_commit_after_power_cut_during_recovery() {
     assert!(states > 500, "only {states} states");
 }
 
-/// Returns some states in which a power cut could leave a disk.
+/// Returns the bytes of a disk in some of the crash states of a moment.
 pub fn some_cuts(moment: &Moment) -> Vec<Vec<u8>> {
     vec![
         moment.with(|_, _| false),
@@ -204,7 +204,7 @@ fn vault_copy_alone_keeps_every_commit_after_power_cut() {
     assert!(states > 500, "only {states} states");
 }
 
-/// Opens one copy of two, without the other, and checks it.
+/// Opens a vault of two copies with one copy alone, degraded. It must show a step from `least` to `most`.
 fn look_degraded(copy: usize, image: Vec<u8>, least: u64, most: u64, what: &str) {
     let (world, trace) = (SimWorld::new(4), Trace::default());
     let env = world.env();

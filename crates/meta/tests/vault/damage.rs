@@ -1,4 +1,5 @@
-//! Damage to a small image: an error or a repair, never a wrong answer, a panic or a loop.
+//! Damages the disks of a small vault in every way: the vault must report an error or repair the damage. It must never
+//! return wrong content, panic or loop.
 
 use std::panic::AssertUnwindSafe;
 
@@ -9,17 +10,16 @@ use sim::SimWorld;
 use crate::disk::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 
-/// Result of reading a damaged image.
+/// Result of opening a vault on damaged disks and reading all its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// The right content.
+    /// The vault opens, and all its content is right.
     Right,
-    /// An error that reports the damage.
+    /// The vault reports the damage as an error.
     Told,
 }
 
-/// Images of a vault after some steps, and of its state a few steps earlier. If `closed`, the vault was closed; else
-/// recovery needs its log.
+/// The bytes of a vault's disks after `last` steps, and a few steps earlier.
 struct Images {
     now: Vec<Vec<u8>>,
     before: Vec<Vec<u8>>,
@@ -50,7 +50,7 @@ fn images(copies: usize, closed: bool) -> Images {
     })
 }
 
-/// Opens damaged disks and reads everything.
+/// Opens a vault on damaged disks, and reads all its content, which must be that of step `last`.
 fn look(images: &[Vec<u8>], last: u64, what: &str) -> Outcome {
     let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let (world, trace) = (SimWorld::new(2), Trace::default());
@@ -81,7 +81,7 @@ fn look(images: &[Vec<u8>], last: u64, what: &str) -> Outcome {
     }
 }
 
-/// Returns the chunks of 64 bytes that are not zero in one of the images.
+/// Returns the numbers of the chunks of 64 bytes on the first disk that are not zero, now or some steps earlier.
 fn used(images: &Images) -> Vec<usize> {
     let all = [&images.now[0], &images.before[0]];
     let used = |chunk: &usize| {
@@ -90,8 +90,8 @@ fn used(images: &Images) -> Vec<usize> {
     (0..images.now[0].len() / 64).filter(used).collect()
 }
 
-/// Sets every `step`-th byte of the first copy to `wrong`, one at a time. Returns the number of times for each
-/// outcome.
+/// Sets one byte of the first disk to `wrong` and opens the vault, for every `step`-th byte in turn. Returns the number
+/// of openings with each [`Outcome`].
 fn every_byte(images: &Images, step: usize, wrong: impl Fn(usize) -> u8) -> [usize; 2] {
     let mut counts = [0; 2];
     for chunk in used(images) {
@@ -107,7 +107,8 @@ fn every_byte(images: &Images, step: usize, wrong: impl Fn(usize) -> u8) -> [usi
     counts
 }
 
-/// Replaces every run of `size` bytes of the first copy with the result of `by`. Counts as [`every_byte`].
+/// Replaces `size` bytes of the first disk with the result of `by` and opens the vault, at every multiple of `size` in
+/// turn. Returns the number of openings with each [`Outcome`].
 fn every_run(images: &Images, size: usize, by: impl Fn(usize) -> Vec<u8>) -> [usize; 2] {
     let mut counts = [0; 2];
     for at in (0..images.now[0].len()).step_by(size) {
@@ -122,8 +123,8 @@ fn every_run(images: &Images, size: usize, by: impl Fn(usize) -> Vec<u8>) -> [us
     counts
 }
 
-/// Replaces sectors, pages, and both homes of a page: with zeros, their older content, their next and their previous
-/// neighbour.
+/// Replaces runs of each of `sizes` bytes on the first disk: by zeros, by their older content, and by the run after and
+/// before. Returns the number of openings with each [`Outcome`].
 fn every_replacement(images: &Images, sizes: &[usize]) -> [usize; 2] {
     let len = images.now[0].len();
     let mut counts = [0; 2];
@@ -140,7 +141,8 @@ fn every_replacement(images: &Images, sizes: &[usize]) -> [usize; 2] {
     counts
 }
 
-/// Replaces bytes: with a flipped bit, zero, their older value, their neighbour's value.
+/// Damages every `step`-th byte of the first disk in turn: a flipped bit, zero, the older value, and the next byte's
+/// value. Returns the number of openings with each [`Outcome`].
 fn every_wrong_byte(images: &Images, step: usize) -> [usize; 2] {
     let (now, before) = (&images.now[0], &images.before[0]);
     let mut counts = every_byte(images, step, |at| now[at] ^ 0x10);
@@ -153,7 +155,7 @@ fn every_wrong_byte(images: &Images, step: usize) -> [usize; 2] {
     counts
 }
 
-/// `STEP=1` tries every byte, which takes minutes.
+/// The test damages every 23rd byte. With `STEP=1` it damages every byte, which takes minutes.
 #[test]
 fn vault_never_misreads_only_copy_with_damaged_byte() {
     // The default is a prime, so that the damage hits every position in the fields.
@@ -211,7 +213,7 @@ fn vault_open_never_panics_on_forged_superblock() {
     assert!(outcomes[0] > 100 && outcomes[1] > 20, "refused and opened: {outcomes:?}");
 }
 
-/// Whether the image opens, flushes, and opens again.
+/// Whether a vault on a disk with these bytes can be opened, flushed, and opened again.
 fn opens(image: Vec<u8>) -> bool {
     let (world, trace) = (SimWorld::new(3), Trace::default());
     let env = world.env();
@@ -223,7 +225,7 @@ fn opens(image: Vec<u8>) -> bool {
     })
 }
 
-/// Returns the findings of a read-only check.
+/// Opens a vault on a disk with these bytes read-only, and returns the findings of its check.
 fn checked(image: &[u8]) -> Findings {
     let (world, trace) = (SimWorld::new(4), Trace::default());
     let disks = [Disk::new(0, image.to_vec(), &trace)];

@@ -1,4 +1,4 @@
-//! Data that records make reachable: after every power cut, and after a disk has lost them.
+//! Tests of data blocks outside the vault to which its map refers: after every power cut, and after their loss.
 
 use std::rc::Rc;
 
@@ -12,24 +12,25 @@ use crate::crashes::{Played, moments, some_cuts};
 use crate::disk::{Disk, Event, SECTOR, Trace};
 use crate::scene::{self, DISK_BYTES, SMALL, block_on};
 
-/// Bytes of a place.
+/// Bytes of a data block on the disk.
 const PLACE: usize = 2 * SECTOR;
 
 const PLACES: usize = 8;
 
-/// Entries in the map.
+/// Number of entries in the vault's map from blocks to places on the disk.
 const BLOCKS: u64 = 3;
 
-/// Flag in the bytes of a place that was changed in place.
+/// Bit that is set in every byte of a data block that was overwritten in place.
 const CHANGED: u8 = 0x80;
 
-/// Byte that a sector may have if the power was cut during its write.
+/// Value of every byte of a sector whose write a power cut has interrupted.
 const GARBAGE: u8 = 0xda;
 
-/// Number of states of one disk that are combined with each state of the other: no write kept, all, every other one.
+/// Number of states of one disk that are combined with each state of the other disk: no unflushed write kept, all kept,
+/// every second write kept.
 const FEW: usize = 3;
 
-/// The disk of the vault and the disk of the data, or one disk with the data behind the vault.
+/// The vault's disk and a second disk for the data, or one disk with the data behind the vault.
 struct Disks(Vec<Rc<Disk>>);
 
 impl Disks {
@@ -76,7 +77,7 @@ impl Disks {
         Vault::open_with_data(env, vault, self.data(), options).await
     }
 
-    /// Fills a place.
+    /// Fills the data block number `place` with `byte`, without a flush.
     async fn write(&self, env: &Env, place: u64, byte: u8) {
         let buf = env.buf(PLACE).unwrap();
         buf.write().fill(byte);
@@ -93,7 +94,7 @@ fn map(vault: &Vault) -> Array<U64> {
     Array::new(vault, vault.find("map", 0).expect("it was made"))
 }
 
-/// Makes step `step`: writes new data to a place of their own, for one of the blocks.
+/// Makes step `step`: writes a new data block, and commits a transaction that maps one of the map's entries to it.
 async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     disks.write(env, step, step as u8).await;
     let data = Data { range: disks.range(step), checksum: checksum(&[step as u8; PLACE]) };
@@ -103,7 +104,7 @@ async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     vault.commit(transaction).await.unwrap();
 }
 
-/// Changes the data of a step in place. The change is durable on return.
+/// Overwrites the data block of a step in place, and flushes the disk.
 async fn change(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     vault.wait_until_changeable(disks.range(step)).await.unwrap();
     disks.write(env, step, step as u8 | CHANGED).await;
@@ -134,7 +135,8 @@ fn play(apart: bool) -> Played {
     Played { before, events: trace.take() }
 }
 
-/// Checks the map and the data. Each block must show its last acknowledged step, or the step in progress.
+/// Checks the map and the data blocks after a power cut. Each entry of the map must show its last acknowledged step, or
+/// the step in progress. `least` and `most`: the numbers of the last half steps acknowledged and begun.
 async fn look(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
     for block in 0..BLOCKS {
         let last =
@@ -227,8 +229,8 @@ fn vault_commit_with_data_costs_one_flush_of_each_disk() {
     }
 }
 
-/// Overwrites a place behind the vault's back. Returns the map's entry for it after recovery, and the result of an
-/// opening without the data.
+/// Overwrites a data block directly on the disk, past the vault. Returns the entry of the map after recovery, and the
+/// result of an opening without the data disk.
 fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();

@@ -1,5 +1,4 @@
-//! Disks in memory that record all operations, so that a test can build every state in which a power cut could have
-//! left them.
+//! Disks in memory that record all writes and flushes, so that a test can build every crash state of the disks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,7 +8,7 @@ use block::{ChildId, Core, Done, Error, ErrorKind, Info, Lower, Op, Result, Star
 
 pub const SECTOR: usize = 512;
 
-/// Record of the operations on all disks, in order.
+/// The recorded events on all disks of a test, in order.
 #[derive(Clone, Default)]
 pub struct Trace(Rc<RefCell<Vec<Event>>>);
 
@@ -23,7 +22,7 @@ pub enum Event {
     Flush {
         disk: usize,
     },
-    /// A step of the scenario has begun. `Answered`: it was acknowledged.
+    /// The step with this number has begun. `Answered`: the vault has acknowledged the step.
     Begun(u64),
     Answered(u64),
 }
@@ -38,14 +37,14 @@ impl Trace {
     }
 }
 
-/// Faults of a disk.
+/// The operations that fail on a disk of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fails {
-    /// All writes after this number fail.
+    /// Number of writes that still succeed; all later writes fail. `None`: no write fails.
     pub writes_left: Option<u64>,
-    /// Whether flushes fail.
+    /// Whether all flushes of the disk fail.
     pub flushes: bool,
-    /// Whether reads fail.
+    /// Whether all reads of the disk fail.
     pub reads: bool,
 }
 
@@ -133,14 +132,14 @@ impl Core for Disk {
     fn abandon(&self, _: ChildId) {}
 }
 
-/// A write that no flush has made durable.
+/// A write to a disk that no flush has made durable yet.
 #[derive(Clone)]
 pub struct Pending {
     pub at: usize,
     pub data: Rc<[u8]>,
 }
 
-/// A disk at one moment: durable bytes, and writes that a power cut may keep or lose.
+/// The state of a disk at one moment of a recording: durable bytes, and pending writes that a power cut may lose.
 #[derive(Clone)]
 pub struct Moment {
     pub durable: Vec<u8>,
@@ -166,13 +165,13 @@ impl Moment {
         }
     }
 
-    /// Returns the number of sectors that may be kept or lost.
+    /// Returns the number of sectors of the pending writes.
     pub fn sectors(&self) -> usize {
         self.pending.iter().map(|write| write.data.len() / SECTOR).sum()
     }
 
-    /// Returns the disk with those sectors of the pending writes that are `kept`: by number of the write, and of the
-    /// sector in it.
+    /// Returns the bytes of the disk after a power cut that keeps only some sectors of the pending writes. `kept` gets
+    /// the number of a write and the number of a sector in the write.
     pub fn with(&self, kept: impl Fn(usize, usize) -> bool) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         for (n, Pending { at, data }) in self.pending.iter().enumerate() {
@@ -184,8 +183,8 @@ impl Moment {
         bytes
     }
 
-    /// Returns the disk with those pending writes that are `kept`, and garbage at the position of write `torn`: a
-    /// power cut during the write of a physical sector can leave garbage that looks like any other data.
+    /// Returns the bytes of the disk after a power cut that keeps only the writes for which `kept` returns true, and
+    /// leaves garbage at the address of the write number `torn`.
     fn with_garbage(&self, torn: usize, kept: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut bytes = self.with(|n, _| kept(n));
         let Pending { at, data } = &self.pending[torn];
@@ -193,9 +192,9 @@ impl Moment {
         bytes
     }
 
-    /// Calls `each` with the states in which a power cut could leave the disk. With few pending sectors, these are
-    /// all subsets of them. Else they are all subsets of the writes, and several ways to tear each write. In both
-    /// cases each write is also replaced by garbage.
+    /// Calls `each` with the bytes of the disk in its crash states. With at most 8 pending sectors these have each
+    /// subset of the sectors. Otherwise they have each subset of the writes (or some subsets of many writes), and
+    /// several torn forms of each write. In both cases, each write is also replaced by garbage.
     pub fn cuts(&self, mut each: impl FnMut(Vec<u8>)) {
         for torn in 0..self.pending.len() {
             each(self.with_garbage(torn, |_| false));
@@ -234,8 +233,8 @@ impl Moment {
     }
 }
 
-/// Returns the subsets of the writes that are tried when there are too many writes to try all subsets: none, all, all
-/// up to one, all from one on, one alone, all but one.
+/// Returns some subsets of the pending writes, as bit masks, for too many writes to try all subsets: none, all, all
+/// before a write, all from a write on, one write alone, all but one.
 fn policies(writes: usize) -> Vec<u64> {
     let all = u64::MAX >> (64 - writes.min(64));
     let mut subsets = vec![0, all];

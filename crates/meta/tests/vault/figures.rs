@@ -1,4 +1,4 @@
-//! Measurements: the map of a large disk in a small cache, and a start after a kill.
+//! Measures the vault's map of a disk of 1 TiB in a small cache, and the time of an opening after a kill.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::scene::block_on;
 
 const PAGE: u64 = 4096;
 
-/// A large disk that uses memory only for written pages.
+/// A simulated disk of 5 GiB that uses memory only for its written pages.
 #[derive(Default)]
 struct Sparse(RefCell<BTreeMap<u64, Box<[u8]>>>);
 
@@ -57,10 +57,10 @@ impl Core for Sparse {
     fn abandon(&self, _: ChildId) {}
 }
 
-/// Blocks of 4 KiB in 1 TiB.
+/// Number of blocks of 4 KiB in 1 TiB.
 const BLOCKS: u64 = 1 << 28;
 
-/// 2^28 records of 8 bytes need 528,416 pages, of 8 KiB each on the disk.
+/// Bytes of the vault's disk. 2^28 records of 8 bytes need 528,416 pages, each with 8 KiB on the disk.
 const DISK_BYTES: u64 = 5 << 30;
 
 const CACHE_BYTES: usize = 64 << 20;
@@ -83,7 +83,7 @@ async fn look_up(map: &Array<U64>, times: u64, mut place: impl FnMut() -> u64) {
     }
 }
 
-/// Fills the log as far as possible before a checkpoint is due: to one half.
+/// Fills the vault's log to one half, which is as far as possible before a checkpoint begins.
 async fn fill_log(vault: &Vault) {
     vault.flush().await.unwrap();
     let mut transaction = vault.begin();
@@ -162,7 +162,7 @@ fn vault_map_of_one_tebibyte_runs_in_64_mib_cache() {
     assert!(restart < most, "{restart:?}; at most {most:?}");
 }
 
-/// Maps blocks all over a map to newly allocated places.
+/// The test maps random blocks of a map of 1 TiB to newly allocated data blocks.
 #[test]
 fn allocator_for_one_tebibyte_runs_in_64_mib_cache() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "blocks", 0));

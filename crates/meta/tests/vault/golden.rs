@@ -1,4 +1,4 @@
-//! Golden bytes of version 1 of the format.
+//! Checks that version 1 of the vault format encodes to fixed bytes.
 
 use meta::Uuid;
 use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
@@ -172,7 +172,7 @@ fn vault_directory_entry_encodes_to_golden_bytes() {
     assert!(Slot::decode(&golden).is_err(), "a kind that nobody knows");
 }
 
-/// Returns the image of the vault in [`IMAGE`], as the present code writes it.
+/// Returns the disk bytes of the same vault as in [`IMAGE`], as the present code writes them.
 fn image() -> Vec<u8> {
     let (world, trace) = (SimWorld::new(7), Trace::default());
     let env = world.env();
@@ -186,8 +186,8 @@ fn image() -> Vec<u8> {
     disks[0].bytes.borrow().clone()
 }
 
-/// A vault of version 1, written by the first code with this format. It has only the nonzero runs of 64 bytes, each
-/// behind its number.
+/// The disk bytes of a vault of format version 1, written by the first code of this version. The file has only the
+/// runs of 64 bytes that are not zero, each behind its number.
 const IMAGE: &[u8] = include_bytes!("version-1.image");
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
@@ -218,7 +218,7 @@ fn vault_open_accepts_image_of_format_version_1() {
     });
 }
 
-/// `WRITE_IMAGE=FILE` saves the image, for a new version.
+/// With `WRITE_IMAGE=FILE`, the test saves the packed image of the vault, for a new version of the format.
 #[test]
 fn packed_vault_image_unpacks_to_same_bytes() {
     let now = image();

@@ -1,4 +1,4 @@
-//! Vaults: persistent objects, through power cuts, damage and lost copies.
+//! Tests of vaults: their objects must survive power cuts, damage and lost copies.
 
 mod alloc;
 mod copies;

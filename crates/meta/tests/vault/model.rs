@@ -1,5 +1,5 @@
-//! Random transactions of several concurrent clients, through restarts, kills, power cuts, failing and lost copies. A
-//! model records the promises to each client.
+//! Random transactions of concurrent clients on a vault, over restarts, kills, power cuts, failing and lost copies. The
+//! test records the acknowledged state of each client, and compares it with the vault after each opening.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,13 +23,13 @@ const OPTIONS: Options =
 
 const DEGRADED: Options = Options { may_degrade: true, ..OPTIONS };
 
-/// Runs from one crash to the next.
+/// Number of runs of the vault in a test, each from an opening to a crash.
 const LIVES: u64 = 6;
 
 const CLIENTS: u64 = 3;
 const BITS: u64 = 70_000;
 
-/// Content of a client's objects.
+/// The content of a client's objects in the vault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct State {
     array: Option<(ObjectId, Vec<u64>)>,
@@ -37,7 +37,7 @@ struct State {
     log: Option<(ObjectId, Vec<Vec<u8>>)>,
 }
 
-/// A client: its state after the last acknowledged commit, and after the commit in progress.
+/// A client of the vault: its state after the last acknowledged commit, and after the commit in progress.
 #[derive(Default)]
 struct Client {
     answered: State,
@@ -49,7 +49,7 @@ fn owner(client: u64) -> String {
     format!("client{client}")
 }
 
-/// Draws the next transaction of a client, and applies it to `state`.
+/// Makes the next random transaction of a client, and applies the same changes to `state`, the expected content.
 async fn draw(
     vault: &Vault,
     client: u64,
@@ -147,7 +147,7 @@ async fn entries(
     Ok(())
 }
 
-/// Reads the content of a client's objects.
+/// Reads the content of a client's objects from the vault.
 async fn shown(vault: &Vault, client: u64) -> Result<State> {
     let mut state = State::default();
     let name = owner(client);
@@ -185,19 +185,19 @@ async fn shown(vault: &Vault, client: u64) -> Result<State> {
     Ok(state)
 }
 
-/// A vault on disks of a simulated world, and its clients.
+/// A vault on simulated disks, and its clients, over many crashes.
 pub struct Run {
     pub world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
     clients: Vec<Rc<RefCell<Client>>>,
     pub random: Stream,
-    /// The graph that carries requests to the disks in this life.
+    /// The graph with the vault's disks from an opening to the next crash; `None` after a crash.
     graph: RefCell<Option<Assembly>>,
-    /// The faulty copy.
+    /// The number of the only copy that gets faults.
     bad: usize,
     rejoins: std::cell::Cell<u64>,
     crashes: std::cell::Cell<u64>,
-    /// Copies that were left behind and then opened alone.
+    /// Number of times that a stale copy was opened alone and written.
     forks: std::cell::Cell<u64>,
 }
 
@@ -243,8 +243,8 @@ impl Run {
         }
     }
 
-    /// Opens a copy that was left behind without the others, and lets it continue. Then all copies together must be
-    /// rejected. Afterwards its disk gets its former bytes back.
+    /// Opens a stale copy without the other copies, and commits to it. An opening of all copies must then be rejected
+    /// as a split brain. Afterwards restores the bytes of the stale copy's disk.
     fn fork(&self, what: &str) {
         let left = block_on(&self.world, self.left_behind());
         self.crash(false);
@@ -263,8 +263,8 @@ impl Run {
         self.disks[copy].put_back(&before);
     }
 
-    /// Returns a copy that the others have left behind. It opens the vault read-only, because an opening for writing
-    /// raises the epoch.
+    /// Returns the number of a stale copy; `None` if there is none. Opens the vault read-only, because an opening for
+    /// writing raises the epoch.
     async fn left_behind(&self) -> Option<usize> {
         let lowers = self.lowers().into_iter().map(Some).collect();
         let looks = Options { read_only: true, ..DEGRADED };
@@ -281,7 +281,7 @@ impl Run {
         vault.commit(transaction).await
     }
 
-    /// Runs from one opening to the next crash.
+    /// Opens the vault, checks its content, and runs clients up to the next crash.
     fn live(&self, what: &str) {
         let env = self.world.env();
         let vault = block_on(&self.world, async {
@@ -312,7 +312,7 @@ impl Run {
         self.fork(what);
     }
 
-    /// Gives the one faulty copy a random fault, now and then, if there are several copies.
+    /// If there are several copies, sets a random fault on the disk of the faulty copy, in most calls.
     fn spoil(&self) {
         if self.disks.len() > 1 && self.random.chance(600_000) {
             let faults = [
@@ -344,7 +344,8 @@ impl Run {
         self.world.run(later).unwrap();
     }
 
-    /// Checks that each client's objects have the acknowledged state, or the state of the commit in progress.
+    /// Checks that each client's objects in the vault have the client's acknowledged state, or the state of the commit
+    /// that was in progress at the crash.
     async fn check(&self, vault: &Vault, what: &str) {
         for (number, client) in self.clients.iter().enumerate() {
             let shown = shown(vault, number as u64).await.unwrap();
@@ -371,7 +372,7 @@ impl Run {
     }
 }
 
-/// Commits one transaction after the other, until the process dies.
+/// Runs a client: commits random transactions one after the other until the simulated process is killed.
 async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, key: u64) {
     let random = Stream::new(key, "client", number);
     let id = client.borrow().answered.log.as_ref().map(|(id, _)| *id).expect("it was made");
@@ -445,7 +446,7 @@ fn closed_vault_has_no_write_in_flight() {
     }
 }
 
-/// Bytes over several pages, as the state of a cell.
+/// The state of a cell for a test: bytes that fill several pages.
 struct Bytes(Vec<u8>);
 
 impl Codec for Bytes {

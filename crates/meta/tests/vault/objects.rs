@@ -1,4 +1,4 @@
-//! Behaviour of the objects, apart from crash consistency.
+//! Tests of the objects of a vault, without crashes.
 
 use std::time::Duration;
 

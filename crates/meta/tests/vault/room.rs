@@ -1,4 +1,4 @@
-//! A full log: records that wait for a checkpoint, and crashes at any moment meanwhile.
+//! A vault with a full log: commits wait for a checkpoint, and the test crashes the vault at any moment meanwhile.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use crate::scene::block_on;
 
 const SEEDS: u64 = 150;
 
-/// Concurrent transactions. Together they are longer than half of the log, at which a checkpoint begins. So the log
-/// fills up during the checkpoint.
+/// Number of concurrent transactions. A checkpoint begins when half of the log is full. The transactions together are
+/// longer than the other half, so the log fills up during the checkpoint.
 const WRITERS: usize = 12;
 
-/// Entries of a writer's array. A transaction has a change for each of them.
+/// Number of entries of a writer's array. Each transaction changes all entries.
 const ENTRIES: u64 = 128;
 
 fn array(vault: &Vault, writer: usize) -> Array<U64> {
@@ -32,7 +32,7 @@ async fn create_arrays(vault: &Vault) {
     }
 }
 
-/// Sets all entries of an array to 1, to 2, and so on until the process dies.
+/// Commits transactions that set all entries of a writer's array to 1, to 2, and so on until the process is killed.
 async fn count_up(vault: Vault, writer: usize, acknowledged: Rc<Cell<u64>>) -> Result<()> {
     let array = array(&vault, writer);
     loop {

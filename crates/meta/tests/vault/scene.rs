@@ -1,4 +1,4 @@
-//! A scene: a vault with one object of each kind, and steps that change all of them at once.
+//! A vault for the tests with one object of each type. Each step of a test changes all objects in one transaction.
 
 use std::rc::Rc;
 
@@ -9,13 +9,13 @@ use zerocopy::little_endian::U64;
 
 use crate::disk::{Disk, Event, Trace};
 
-/// Bytes of a disk: enough for the smallest log, and for a few pages.
+/// Bytes of a vault's disk: enough for the smallest log and a few pages.
 pub const DISK_BYTES: usize = 320 << 10;
 
-/// Records of the array, on four pages.
+/// Number of records of the vault's array, on four pages.
 pub const RECORDS: u64 = 2000;
 
-/// Bits of the bitmap, on two pages.
+/// Number of bits of the vault's bitmap, on two pages.
 pub const BITS: u64 = 40_000;
 
 pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: None };
@@ -23,7 +23,7 @@ pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: N
 pub const SMALL: Options =
     Options { cache_bytes: 40 * 4096, read_only: false, may_degrade: false, vault: None };
 
-/// A number, as the state of a cell.
+/// The state of the vault's cell: the number of the last step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step(pub u64);
 
@@ -37,7 +37,7 @@ impl Codec for Step {
     }
 }
 
-/// The objects of a scene.
+/// The objects of the vault for the tests.
 pub struct Objects {
     pub cell: Cell<Step>,
     pub array: Array<U64>,
@@ -49,7 +49,7 @@ pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
     world.block_on(future).unwrap_or_else(|stuck| panic!("{stuck}"))
 }
 
-/// Returns disks of zeros.
+/// Returns `count` disks of zeros that record their events in `trace`.
 pub fn blank(count: usize, trace: &Trace) -> Vec<Rc<Disk>> {
     (0..count).map(|n| Disk::new(n, vec![0; DISK_BYTES], trace)).collect()
 }
@@ -62,7 +62,7 @@ pub fn some(disks: &[Rc<Disk>]) -> Vec<Option<Lower>> {
     disks.iter().map(|disk| Some(disk.lower())).collect()
 }
 
-/// Formats a vault, creates its objects, and closes it.
+/// Formats a vault on the disks, creates its objects, and closes the vault.
 pub async fn format(env: &Env, disks: &[Rc<Disk>]) {
     Vault::format(env, &lowers(disks), SHAPE).await.unwrap();
     let vault = Vault::open(env, some(disks), &SMALL).await.unwrap();
@@ -93,7 +93,7 @@ fn bit(step: u64) -> u64 {
     step * 7919 % (BITS - 20)
 }
 
-/// Makes step `step`: one transaction over all objects.
+/// Commits step number `step`: one transaction that changes all objects.
 pub async fn step(vault: &Vault, objects: &Objects, step: u64) -> Result<()> {
     let mut transaction = vault.begin();
     objects.cell.set(&mut transaction, &Step(step))?;
@@ -112,7 +112,7 @@ fn entry(step: u64) -> Vec<u8> {
     vec![step as u8; 900 + step as usize % 7]
 }
 
-/// Returns the step that the objects show. Checks that all of them show the same one, and nothing of a later one.
+/// Returns the number of the last step in the vault. Checks that all objects have exactly the content of that step.
 pub async fn shown(vault: &Vault) -> Result<u64> {
     let objects = objects(vault).await?;
     let Step(last) = objects.cell.get().await?;
@@ -138,7 +138,7 @@ pub async fn shown(vault: &Vault) -> Result<u64> {
     Ok(last)
 }
 
-/// Runs the steps from `first` to `last`, and records their begin and end in `trace`.
+/// Commits the steps from `first` to `last`, and records the begin and the acknowledgement of each step in `trace`.
 pub async fn run(vault: &Vault, trace: &Trace, first: u64, last: u64) -> Result<()> {
     let objects = objects(vault).await?;
     for number in first..=last {

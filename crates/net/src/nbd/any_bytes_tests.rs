@@ -1,4 +1,4 @@
-//! The bodies of fuzz targets: any bytes from a server, and any bytes in the memory of a log.
+//! Fuzz targets of the NBD disk: any bytes from a server, and any bytes in the memory that holds writes for replay.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use wire::nbd::{Body, Command, ReplyMessage, ReplyStyle};
 use super::pending::{Follows, Pending, Rest, Slot, place_of};
 use super::ring::Ring;
 
-/// Feeds arbitrary bytes of a server to a few requests in flight. Returns the number of reads that succeed.
+/// Feeds any bytes as the replies of a server to six requests in flight. Returns the number of reads that succeed.
 pub fn try_any_replies(bytes: &[u8]) -> usize {
     const NOT_COME: u8 = 0xa5;
     const COME: u8 = 0x5a;
@@ -69,7 +69,8 @@ pub fn try_any_replies(bytes: &[u8]) -> usize {
     read.len()
 }
 
-/// Opens a ring of these bytes, changes it, and opens it again. Returns the number of records.
+/// Opens the ring of writes for replay in memory with these bytes, changes it, and opens it again. Returns the number
+/// of records in the ring.
 pub fn try_any_ring(bytes: &[u8]) -> usize {
     let Some(identity) = bytes.get(20..28).and_then(|bytes| bytes.first_chunk()) else { return 0 };
     let identity = u64::from_be_bytes(*identity);
@@ -87,7 +88,7 @@ pub fn try_any_ring(bytes: &[u8]) -> usize {
     count
 }
 
-/// Memory of this process only.
+/// Memory for a ring of writes that a test provides instead of persistent memory.
 pub(super) struct Plain(pub RefCell<Vec<u8>>);
 
 impl Lasting for Plain {

@@ -1,4 +1,4 @@
-//! Tests that requests are held while the server is away, for the configured time and no longer.
+//! Tests of an NBD disk whose server is away: the disk holds requests for the configured time and no longer.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ fn good(_: u32) -> (u64, u16) {
     (1 << 20, FLAGS)
 }
 
-/// Loses the first connection at its first read.
+/// Returns a server that ends the first connection at its first read, and loses its unflushed writes.
 fn loses_one() -> Fake {
     Fake::new(good, |asked| match asked.connection == 1 && asked.command == READ {
         true => Act::Die,

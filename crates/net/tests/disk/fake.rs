@@ -1,4 +1,4 @@
-//! A server under the control of a test: it follows the protocol, loses writes, lies, or stops answering.
+//! An NBD server that a test controls: it follows the protocol, loses writes, sends wrong replies, or does not reply.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,7 @@ pub const TRIM: u16 = 4;
 pub const WRITE_ZEROES: u16 = 6;
 pub const BLOCK_STATUS: u16 = 7;
 
-/// Flags of an export that supports flush, FUA, trim and zeroes.
+/// Transmission flags of an export that supports flush, FUA, trim and write zeroes.
 pub const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6;
 pub const READ_ONLY: u16 = 1 << 1;
 pub const MULTI_CONN: u16 = 1 << 8;
@@ -25,37 +25,37 @@ const STRUCTURED: u32 = 8;
 const SET_META_CONTEXT: u32 = 10;
 const EINVAL: u32 = 22;
 
-/// Duration of a slow request.
+/// Time after which the server replies to a slow request.
 pub const SLOW: Duration = Duration::from_millis(400);
 
-/// The treatment of a request.
+/// How the server handles a request of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Serve it correctly.
+    /// The server carries out the request, and replies correctly.
     Serve,
-    /// Answer it twice.
+    /// The server carries out the request, and sends its reply twice.
     Twice,
-    /// Answer with garbage.
+    /// The server replies with garbage.
     Garbage,
-    /// Never answer.
+    /// The server never replies.
     Hang,
-    /// End the connection without carrying it out.
+    /// The server closes the connection without carrying out the request.
     Lose,
-    /// Carry it out, and end the connection before the answer.
+    /// The server carries out the request, and closes the connection before the reply.
     ServeAndLose,
-    /// Die, and lose everything that was not flushed.
+    /// The server loses all unflushed writes, and closes the connection.
     Die,
-    /// Serve it slowly.
+    /// The server replies correctly after [`SLOW`].
     Slow,
-    /// Report success without carrying it out.
+    /// The server reports success without carrying out the request.
     Pretend,
-    /// Answer a read with these pieces, in a structured session.
+    /// The server replies to a read with a structured reply of these pieces.
     Pieces(&'static [Piece]),
-    /// Answer a status with this number of extents of 512 bytes, alternately data and holes, in a structured session.
+    /// The server replies to block status with this number of extents of 512 bytes, alternately data and holes.
     Extents(u32),
 }
 
-/// A piece of a structured answer to a read: bytes, or a hole.
+/// A chunk of a structured reply to a read: data, or a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub offset: u64,
@@ -63,10 +63,10 @@ pub struct Piece {
     pub hole: bool,
 }
 
-/// Content of pieces that are no holes.
+/// Value of every byte in a chunk of data.
 pub const PIECE_BYTE: u8 = 0x5a;
 
-/// A request as received.
+/// A request as the server received it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     pub connection: u32,
@@ -76,19 +76,19 @@ pub struct Asked {
     pub len: u32,
 }
 
-/// Size and flags that an export claims, by the number of the connection.
+/// Function that returns the size in bytes and the flags that the server reports on the connection with this number.
 pub type Claim = fn(u32) -> (u64, u16);
 
 #[derive(Default)]
 pub struct Seen {
-    /// The current bytes. `durable` has those that would survive a crash.
+    /// The current bytes of the export. `durable` has the bytes that survive a crash of the server.
     pub bytes: Vec<u8>,
     durable: Vec<u8>,
     pub asked: Vec<Asked>,
     pub connections: u32,
-    /// Whether new connections are closed before the handshake.
+    /// Whether the server closes new connections before the handshake.
     pub shut: bool,
-    /// Whether structured replies are offered.
+    /// Whether the server offers structured replies.
     pub structured: bool,
 }
 
@@ -137,7 +137,7 @@ impl Fake {
         self.seen.lock().unwrap()
     }
 
-    /// Returns how often a command was received.
+    /// Returns the number of requests with the command `command` that the server has received.
     pub fn count(&self, command: u16) -> usize {
         self.seen().asked.iter().filter(|asked| asked.command == command).count()
     }
@@ -258,14 +258,14 @@ fn chunk(flags: u16, kind: u16, cookie: &[u8], data: &[u8]) -> Vec<u8> {
     [&magic[..], &words, cookie, &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// Encodes a status of the only context.
+/// Encodes a reply to block status with `count` extents of 512 bytes, alternately data and holes.
 fn in_extents(count: u32, cookie: &[u8]) -> Vec<u8> {
     let extents = (0..count).flat_map(|n| [512, n % 2 * 3]);
     let words = std::iter::once(1).chain(extents).flat_map(u32::to_be_bytes);
     chunk(1, 5, cookie, &words.collect::<Vec<_>>())
 }
 
-/// Encodes chunks of a structured reply, and a last one that ends it.
+/// Encodes a structured reply to a read: these chunks, and a last chunk that ends the reply.
 fn in_pieces(pieces: &[Piece], cookie: &[u8]) -> Vec<u8> {
     let chunk = |flags, kind, data: &[u8]| chunk(flags, kind, cookie, data);
     let piece = |piece: &Piece| {

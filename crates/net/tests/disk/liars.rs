@@ -1,4 +1,4 @@
-//! Servers that lie, repeat answers, or stop answering.
+//! Tests of an NBD disk whose server sends wrong or repeated replies, or does not reply.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn disk_reconnects_after_duplicate_reply() {
     assert_eq!(volume.counter("reconnects"), 1);
 }
 
-/// Checks that the disk tries again and again, more and more slowly, and then gives up.
+/// Checks that the disk reconnects more and more slowly to a server that handles each read with `act`, and then fails.
 fn is_given_up(act: Act) {
     let fake = Fake::new(good, move |asked| if asked.command == READ { act } else { Act::Serve });
     let volume = Volume::new(&fake.uri(), &[]);
@@ -70,8 +70,8 @@ const fn hole(offset: u64, len: u32) -> Piece {
 
 const WHOLE: &[Piece] = &[data(0, 4096)];
 
-/// Reads 4 KiB at 0 from a server that answers with these pieces on the first connection, and correctly on the next
-/// one.
+/// Reads 4 KiB at offset 0 from a server that replies with these chunks on the first connection, and correctly on the
+/// second. Returns the bytes of the read, and the number of reconnects.
 fn in_pieces(pieces: &'static [Piece]) -> (Vec<u8>, u64) {
     let fake = Fake::new(good, move |asked| match asked.command {
         READ => Act::Pieces(if asked.connection == 1 { pieces } else { WHOLE }),

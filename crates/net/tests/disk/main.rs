@@ -1,4 +1,4 @@
-//! The disk against servers that break the protocol.
+//! Tests of the NBD disk with servers that break the protocol, disconnect or restart.
 #![allow(clippy::disallowed_methods, reason = "the servers are threads of this process")]
 
 mod fake;

@@ -1,4 +1,4 @@
-//! Checks that the manual names every option, and no other.
+//! Checks that the manual of the NBD disk lists exactly its options.
 
 use net::nbd::KIND;
 

@@ -1,4 +1,4 @@
-//! Servers of other projects: the features that they offer are used, and they may be restarted under load.
+//! Tests of an NBD disk with servers of other projects: the disk uses their features, and survives their restarts.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -29,11 +29,11 @@ impl Drop for Dir {
     }
 }
 
-/// A running server, killed when dropped.
+/// A running NBD server of another project, which is killed when this value is dropped.
 struct Server(Child);
 
 impl Server {
-    /// Starts a server. Returns `None` if the program is not installed.
+    /// Starts the server with the command line `line`. Returns `None` if the program is not installed.
     fn start(line: &str, socket: &str) -> Option<Self> {
         let _ = std::fs::remove_file(socket);
         let mut words = line.split_whitespace();
@@ -56,7 +56,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the command lines of the servers.
+/// Returns the command lines of the NBD servers under test.
 fn lines(dir: &Dir) -> [String; 3] {
     let (disk, socket) = (dir.path("disk"), dir.path("sock"));
     [

@@ -1,4 +1,4 @@
-//! Tests that answered changes are replayed after the server has lost them.
+//! Tests that an NBD disk replays acknowledged writes after its server has lost them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ fn good(_: u32) -> (u64, u16) {
     (1 << 20, FLAGS)
 }
 
-/// Dies at the first read after `armed` is set, and serves everything else.
+/// Returns the behaviour of a server that loses its unflushed writes at the first read after `armed` is set.
 fn mortal(armed: &Arc<AtomicBool>) -> impl Fn(&Asked) -> Act + Send + Sync + 'static {
     let armed = armed.clone();
     move |asked| match asked.command == 0 && armed.swap(false, Ordering::Relaxed) {
@@ -130,8 +130,8 @@ fn disk_flush_fails_after_loss_of_writes_beyond_replay_limit() {
     volume.write(0, 512, 2, false).unwrap();
 }
 
-/// One connection is lost while a request on the other one exceeds its time limit. That request belongs to the lost
-/// session, so its timeout says nothing about the next one.
+/// A write hangs on one connection, and the server ends the other connection. The disk then replays the write over new
+/// connections, and its timeout on the old connection must not end these.
 #[test]
 fn disk_replays_hung_write_of_lost_session() {
     const HANGS: u64 = 8192;

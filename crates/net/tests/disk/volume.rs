@@ -1,4 +1,4 @@
-//! An NBD disk on an engine, driven by a test.
+//! A client for tests: an NBD disk on an engine in the process of the test.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use runtime::{Config, Core};
 use sim::Client;
 
-/// The options of a disk, by name.
+/// The options of an NBD disk, by name.
 pub type Options<'a> = &'a [(&'static str, Value)];
 
-/// An NBD disk in this process.
+/// An NBD disk on an engine, and a client of the disk.
 pub struct Volume {
     pub core: Core,
     pub client: Client,
@@ -115,13 +115,13 @@ impl Volume {
         report.counters.iter().find(|(known, _)| *known == name).expect("a known counter").1
     }
 
-    /// Lets time pass.
+    /// Lets `time` pass on the real clock while the disk runs.
     pub fn pass(&self, time: Duration) {
         self.core.block_on(self.env().sleep(time));
     }
 }
 
-/// Returns the error, which must contain `words`.
+/// Returns the error of a failed operation. Its message must contain `words`.
 pub fn says<T>(result: Result<T>, words: &str) -> Error {
     let error = result.err().expect("it fails");
     assert!(error.to_string().contains(words), "{words:?} is not in {error}");

@@ -1,4 +1,4 @@
-//! Shared by the tests: cores of every engine, and places for files.
+//! Helpers of the tests: cores with each I/O engine (io_uring or threads), and paths for test files.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use block::env::{CacheMode, DiskIo, Open, Storage};
 use block::{Buf, ByteRange, Env};
 use runtime::{Config, Core, Engine};
 
-/// A program of `examples/`, which cargo builds before it runs tests.
+/// Returns the path of the program `name` in `examples/`, which cargo builds before it runs tests.
 pub fn helper(name: &str) -> PathBuf {
     let me = std::env::current_exe().unwrap();
     me.parent().and_then(Path::parent).unwrap().join("examples").join(name)
 }
 
-/// Runs `test` once on a core of each engine.
+/// Runs `test` twice: on a core that uses io_uring, and on a core that uses threads for file I/O.
 pub fn each_core(test: impl Fn(&Core)) {
     for engine in [Engine::Ring, Engine::Threads] {
         let core = Core::new(Config { engine, ..Config::default() }).unwrap();
@@ -22,7 +22,7 @@ pub fn each_core(test: impl Fn(&Core)) {
     }
 }
 
-/// A path that is free, on the disk of the build or in memory; removed at the end.
+/// The path of a test file, on the disk of the build or in memory. The file is removed when this value is dropped.
 pub struct Place(PathBuf);
 
 impl Place {
@@ -71,7 +71,7 @@ pub async fn write(disk: &dyn Storage, offset: u64, data: Buf, fua: bool) {
     assert_eq!(outcome.result.unwrap(), len);
 }
 
-/// Returns the value of the bytes there, which must all be the same.
+/// Reads `len` bytes of the disk at `offset`. All must have the same value, which is returned.
 pub async fn byte_at(env: &Env, disk: &dyn Storage, offset: u64, len: usize) -> u8 {
     let into = filled(env, len, 0xee);
     let outcome = disk.start(DiskIo::Read { offset, into }).await;

@@ -1,4 +1,4 @@
-//! A mirror over labelled disks in a world of its own, opened and changed as a server does it.
+//! A simulated server process with a mirror over labelled disks, which tests open and change live.
 
 #![allow(dead_code, reason = "not every test needs all of it")]
 
@@ -18,16 +18,16 @@ use sim::{Client, DiskConfig, Image, Profile, SimDisk, SimWorld};
 pub const DATA_BYTES: u64 = 64 << 10;
 pub const PIECE: usize = 4096;
 
-/// Bytes of buffers: enough that no change makes transfers shorter.
+/// Bytes of the buffer pool: so many that the number of devices in a graph does not shorten transfers.
 const POOL_BYTES: usize = 1 << 30;
 
-/// Time of the slowest answer of a disk, by default.
+/// Longest time that a disk takes for a reply, in nanoseconds, unless a test sets another time.
 pub const NS_MAX: u64 = 500_000;
 
-/// Longer than any operation takes here.
+/// Simulated time that is longer than any operation of the tests takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the spec of a mirror on these disks, with an encryption on top if `safe`.
+/// Returns the spec of a mirror over the disks with the numbers `on`, with a crypt device above the mirror if `safe`.
 pub fn text(on: &[usize], safe: bool) -> String {
     let disk = |n: &usize| format!("d{n} = {{ path = \"/disk{n}\", label = true }}\n");
     let disks: String = on.iter().map(disk).collect();
@@ -43,7 +43,7 @@ pub fn text(on: &[usize], safe: bool) -> String {
 const SAFE: &str = "safe = { kind = \"crypt\", on = \"m\", key = \"credential:safe\", \
                     kdf_memory = \"64KiB\", kdf_passes = 1 }\n";
 
-/// Returns the options for opening disks. `changes`: whether it is for a live change.
+/// Returns the options for opening labelled disks. `changes`: whether a live change opens the disks.
 pub fn opening(changes: bool) -> Opening {
     Opening {
         machine: Machine::new("host", [1; 16]),
@@ -56,7 +56,7 @@ pub fn opening(changes: bool) -> Opening {
     }
 }
 
-/// Disks, and one life of a process.
+/// A simulated world with disks, and the engine of one server process.
 pub struct Rig {
     pub world: SimWorld,
     pub engine: Engine,
@@ -76,12 +76,12 @@ impl Rig {
         Self::of_speeds(&vec![NS_MAX; disks])
     }
 
-    /// Makes disks with these times of their slowest answers.
+    /// Makes one disk for each of `most_ns`, the longest time in nanoseconds that the disk takes for a reply.
     pub fn of_speeds(most_ns: &[u64]) -> Self {
         Self::made(most_ns, DATA_BYTES)
     }
 
-    /// Makes disks with this content, and with so many bytes for data.
+    /// Makes disks with the content of `images`, and with `data_bytes` bytes for data beside the labels.
     pub fn of_larger(images: &[Image], data_bytes: u64) -> Self {
         let rig = Self::made(&vec![NS_MAX; images.len()], data_bytes);
         rig.disks.iter().zip(images).for_each(|(disk, image)| disk.put_back(image));
@@ -104,7 +104,7 @@ impl Rig {
         Self { world, engine, disks }
     }
 
-    /// Makes a new process in a new world, with disks with this content.
+    /// Makes a new process in a new simulated world, with disks that have the content of `images`.
     pub fn of(images: &[Image]) -> Self {
         Self::of_larger(images, DATA_BYTES)
     }
@@ -125,7 +125,7 @@ impl Rig {
         Ok((planned.unwrap_or_else(|faults| panic!("{faults}")), probe))
     }
 
-    /// Opens a graph without any decision of an operator.
+    /// Starts the graph of the spec `text` without options such as `--wipe` or `--degraded`.
     pub fn try_open(&self, text: &str) -> Result<RunningGraph, Unchanged> {
         let opening = async {
             let (planned, probe) = self.look(text, opening(false), None).await?;
@@ -158,7 +158,7 @@ impl Rig {
         self.call(client, Op::Write { range: piece(), data, fua: true });
     }
 
-    /// Whether the piece is filled with this byte.
+    /// Whether all bytes of the volume's test range have this value.
     pub fn holds(&self, client: &Client, byte: u8) -> bool {
         let into = self.world.env().buf(PIECE).unwrap();
         let Op::Read { into, .. } = self.call(client, Op::read(piece(), into)) else {
@@ -173,8 +173,8 @@ pub fn piece() -> ByteRange {
     ByteRange::new(0, PIECE as u64).unwrap()
 }
 
-/// Runs a task to its end. After each event calls `look` with images of the disks, with all writes in flight in
-/// their caches, as a power cut at that moment would find them.
+/// Runs a task to its end. After each simulated event, calls `look` with images of the disks at that moment, in which
+/// writes in flight count as unflushed.
 pub fn moments<T: 'static>(
     rig: &Rig,
     task: impl Future<Output = T> + 'static,

@@ -1,4 +1,4 @@
-//! A server with one disk, whose power can be cut, and the NBD disk on its export.
+//! A simulated NBD server with one disk, whose power a test can cut, and the NBD disk that connects to the server.
 
 use std::rc::Rc;
 
@@ -10,11 +10,11 @@ use export::nbd::{Export, Limits, Server};
 use kind::{DeviceConfig, Maker, MakerArgs, Value};
 use sim::{DiskConfig, Profile, SimDisk, SimWorld};
 
-/// Bytes of the disk.
+/// Bytes of the server's disk.
 pub const BYTES: u64 = 256 << 10;
 
-/// The disk of the server. Unlike a device of kind `path`, it does not remember a flush that failed in a power
-/// cut, just like a server that is started anew.
+/// The server's disk as a device. After a flush that failed in a power cut, later flushes can succeed, as in a server
+/// that was restarted.
 struct Served {
     info: Info,
     storage: Rc<dyn Storage>,
@@ -68,7 +68,7 @@ impl Device for Served {
     }
 }
 
-/// Starts a server in `world` that runs as long as the world, and returns its disk.
+/// Starts the NBD server in `world`, and returns the server's simulated disk.
 pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     let env = world.env();
     let medium = SimDisk::new(world, 0, DiskConfig::new(BYTES, Profile::Native512));
@@ -83,7 +83,7 @@ pub fn serve(world: &SimWorld) -> Rc<SimDisk> {
     medium
 }
 
-/// Opens the NBD disk on that export. `replay`: bytes that it keeps for replay.
+/// Opens the NBD disk on the server's export. `replay`: bytes of writes that the NBD disk keeps for a replay.
 pub async fn disk(env: &Env, connections: u64, replay: u64) -> Result<Rc<dyn AnyDevice>> {
     let options = vec![
         ("nbd", Value::Text("nbd+unix:///volume?socket=/socket".to_owned())),

@@ -1,4 +1,4 @@
-//! A minimal server that acknowledges every change, stores nothing, and offers configured flags.
+//! A minimal NBD server that acknowledges every request, stores nothing, and offers the flags that a test sets.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,9 +14,9 @@ use wire::stream::Inbox;
 
 #[derive(Default)]
 pub struct Spoken {
-    /// The transmission flags that it offers to new connections.
+    /// The transmission flags that the server offers to new connections.
     pub flags: Cell<TransmissionFlags>,
-    /// The commands that it received.
+    /// The commands that the server has received.
     pub told: RefCell<Vec<Command>>,
 }
 
@@ -31,7 +31,7 @@ impl Exports for Spoken {
     }
 }
 
-/// Starts a server in `world` that runs as long as the world.
+/// Starts the minimal NBD server in `world`.
 pub fn serve(world: &SimWorld) -> Rc<Spoken> {
     let (env, spoken) = (world.env(), Rc::<Spoken>::default());
     let listener = env.listen(&Address::Unix("/socket".into())).unwrap();
@@ -45,7 +45,7 @@ pub fn serve(world: &SimWorld) -> Rc<Spoken> {
     spoken
 }
 
-/// Serves one connection until the client is gone; then returns `None`.
+/// Serves one client connection until it ends; then returns `None`.
 async fn talk(env: Env, socket: Rc<dyn Socket>, spoken: Rc<Spoken>) -> Option<()> {
     let mut inbox = Inbox::new(env.pool()).await.ok()?;
     let mut out = Vec::new();

@@ -1,6 +1,6 @@
-//! The verdicts on sets of up to three labelled disks, recorded as reasons. `start.txt`: the disks of a start,
-//! or the reasons of its refusal. `check.txt`: the findings of a check. `import.txt`: the graphs that an import
-//! lists. A changed verdict changes a recording.
+//! Compares the results of start, check and import for all sets of up to three disks in all label states with recorded
+//! files. `start.txt`: the disks of a start, or the reasons of its refusal. `check.txt`: the findings of a check.
+//! `import.txt`: the graphs that an import lists.
 
 #![allow(clippy::disallowed_methods, reason = "it reads and writes the recording")]
 
@@ -21,10 +21,10 @@ use meta::Machine;
 use sets::{BESIDE, FEW, STATES, State};
 use sim::SimWorld;
 
-/// The letters that denote verdicts.
+/// The letters that stand for results in the recorded tables.
 const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// Decisions of an operator at a start.
+/// The options with which an operator starts the graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flag {
     None,
@@ -64,7 +64,7 @@ impl Flag {
     }
 }
 
-/// The world in which plans are made.
+/// The environment and the engine with which the tests compute the results of start, check and import.
 struct Judge {
     world: SimWorld,
     env: Env,
@@ -79,14 +79,14 @@ impl Judge {
         Self { world, env, engine }
     }
 
-    /// Returns the plan of the graph over the disks of a probe.
+    /// Plans the graph of `spec` over the disks of a probe. Returns `None` for a spec with faults.
     fn plan(&self, spec: &Spec, probe: &Probe) -> Option<Planned> {
         let found = probe.facts();
         let planned = spec.plan_over(kinds::REGISTRY, &self.env, &found);
         self.world.block_on(planned).expect("a plan waits for nothing").ok()
     }
 
-    /// Whether a start is refused, and the plan of its graph.
+    /// Whether a start with the options `asked` is refused on disks in these states, and the plan of the graph.
     fn refused_start(
         &self,
         spec: &Spec,
@@ -109,7 +109,8 @@ impl Judge {
         (is_refused, planned)
     }
 
-    /// Whether a start is refused, and the findings that a diagnosis without its waivers has.
+    /// Whether a start with the options `asked` is refused on disks in these states, and the findings of the diagnosis
+    /// without the options `--degraded` and `--take`.
     fn refused(&self, states: &[State], asked: &Opening) -> (bool, Vec<Finding>) {
         let spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
         let (is_refused, planned) = self.refused_start(&spec, states, asked);
@@ -119,7 +120,7 @@ impl Judge {
         (is_refused, diagnose(&facts, &question))
     }
 
-    /// Returns the verdict of a start: which disk is which, or the reasons of its refusal.
+    /// Returns the result of a start on disks in these states: the role of each disk, or the reasons of the refusal.
     fn start(&self, states: &[State], flag: Flag) -> String {
         let mut spec = Spec::parse(&sets::spec(states.len()), "g.toml", &|_| None);
         if let Flag::Trust(n) = flag {
@@ -155,7 +156,7 @@ impl Judge {
         self.world.block_on(checked).expect("a check waits for nothing")
     }
 
-    /// Returns the verdict of a check: the findings about each graph.
+    /// Returns the result of a check on disks in these states: the findings about each graph.
     fn check(&self, states: &[State]) -> String {
         let checked = self.checked(states);
         let unread = checked.unread.iter().map(finding);
@@ -167,7 +168,7 @@ impl Judge {
         graphs.chain(unread).collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the verdict of an import: the graphs that it lists.
+    /// Returns the result of an import on disks in these states: the graphs that the import lists.
     fn import(&self, states: &[State]) -> String {
         let found_label = |(n, state): (usize, &State)| {
             let label = sets::label(n, states.len(), *state)?;
@@ -186,7 +187,7 @@ impl Judge {
     }
 }
 
-/// Returns the sort of a finding and its disk or device.
+/// Returns the type of a check's finding and the name of its disk or device, as text for the recording.
 fn finding(found: &doctor::Finding) -> String {
     let sort = match found.sort {
         Sort::Label(case) => format!("{case:?}"),
@@ -198,13 +199,13 @@ fn finding(found: &doctor::Finding) -> String {
     }
 }
 
-/// Returns the facts about a set of disks.
+/// Returns the facts that a probe would find about disks in these states.
 fn facts(states: &[State]) -> Vec<DiskFacts> {
     let states_of = states.iter().enumerate();
     states_of.map(|(n, state)| sets::facts(n, states.len(), *state)).collect()
 }
 
-/// Returns the reasons of errors, each once for each disk or device, in order.
+/// Returns the reasons of a start's errors with their disks or devices, sorted and without duplicates.
 fn reasons(errors: &[Error]) -> String {
     let reason = |error: &Error| {
         let code = match error.reason() {
@@ -219,7 +220,7 @@ fn reasons(errors: &[Error]) -> String {
     errors.iter().map(reason).collect::<Vec<_>>().join(", ")
 }
 
-/// A recording: tables with two letters for each verdict, and a legend of the letters.
+/// The text of a recorded file: tables with two letters for each result, and a legend of the letters.
 #[derive(Default)]
 struct Recording {
     letters: BTreeMap<String, String>,
@@ -240,7 +241,8 @@ impl Recording {
         letters
     }
 
-    /// Adds a table with a row for each of `rows` and a column for each of `columns`.
+    /// Adds a table to the recording, with a row for each of `rows`, a column for each of `columns`, and the results of
+    /// `verdict`.
     fn table<C: Copy>(
         &mut self,
         title: &str,
@@ -264,7 +266,7 @@ impl Recording {
     }
 }
 
-/// Compares a recording with the file of that name. With `UPDATE=1` it writes the file.
+/// Compares a recording with the recorded file `name`. With `UPDATE=1`, writes the file.
 fn compare(name: &str, recording: Recording) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/label_verdicts").join(name);
     let is = recording.text();
@@ -319,7 +321,7 @@ fn start_results_for_all_label_states_match_recording() {
     compare("start.txt", recording);
 }
 
-/// Records the verdicts on all sets of one and two disks, and on some sets of three.
+/// Records the results of `of` for all sets of one and two disks, and for some sets of three disks.
 fn record(of: impl Fn(&[State]) -> String) -> Recording {
     let all: Vec<State> = STATES.iter().map(|(state, _)| *state).collect();
     let mut recording = Recording::default();

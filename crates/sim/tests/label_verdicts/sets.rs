@@ -1,6 +1,6 @@
-//! Sets of up to three disks: each disk in one of the states in which labels can be found.
+//! Sets of up to three disks for the tests: each disk is in one of the states in which a label can be.
 //!
-//! All labels belong to one graph at epoch 5 and broadcast 10, except for the difference that names the state.
+//! All labels belong to one graph at epoch 5 and broadcast 10, except for the difference that gives a state its name.
 //! `a` and `b` are the members of a mirror; the bytes of `c` are on no other disk.
 
 use std::collections::BTreeMap;
@@ -14,84 +14,84 @@ use meta::{Area, Cell, CopyFound, ForeignContent, Inspection, Label, Machine, Uu
 /// Bytes of data of each disk.
 pub const DATA_BYTES: u64 = 1 << 20;
 
-/// This machine.
+/// The machine id of this machine in labels.
 pub const HERE: [u8; 16] = [1; 16];
 
 const GRAPH: Uuid = Uuid([9; 16]);
 const EPOCH: u64 = 5;
 const BROADCAST: u64 = 10;
 
-/// The disks by their names.
+/// The names of the disks in the sets.
 pub const DISKS: [&str; 3] = ["a", "b", "c"];
 
-/// A state of a disk.
+/// A state of a disk and its label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The disk is not there.
+    /// The file of the disk does not exist.
     Missing,
-    /// The start would make its file.
+    /// The file of the disk does not exist, and the start would create it.
     ToBeMade,
-    /// Both ends are blank.
+    /// The disk has no label and no other content at both ends.
     Blank,
-    /// It is read-only, and has no label.
+    /// The disk is read-only, and has no label.
     BlankReadOnly,
-    /// It holds a file system.
+    /// The disk has a file system, and no label.
     Holds,
-    /// No copy of its label is intact.
+    /// No copy of the disk's label is intact.
     Damaged,
-    /// A later version wrote its label.
+    /// A later version of Cairn wrote the disk's label, which this version cannot read.
     Newer,
-    /// A later version wrote its label, which this version may read but not write.
+    /// A later version of Cairn wrote the disk's label, which this version may read but not write.
     NewerToWrite,
-    /// Its label is in order.
+    /// The disk's label is intact and current.
     Sound,
-    /// An image from an earlier epoch.
+    /// The disk has an older image, from epoch 4.
     Epoch4,
-    /// It missed the last broadcast, although that is known to have reached all disks.
+    /// The label missed broadcast 10, although broadcast 10 is known to have reached all disks.
     Broadcast9,
-    /// It has a broadcast that is not known to have reached all disks.
+    /// The label has broadcast 11, which is not known to have reached all disks.
     Broadcast11,
-    /// It was in use since; a further broadcast has reached all disks present.
+    /// The disk was used without the others: its label has broadcast 11, which has reached all disks that were present.
     Acked11,
-    /// It was in use since, in a later epoch.
+    /// The disk was used without the others, in epoch 6.
     Epoch6,
-    /// It is at the same epoch with another spec.
+    /// The label has another spec at the same epoch.
     OtherSpec,
-    /// It is at a later epoch with another spec.
+    /// The label has another spec at epoch 6.
     Epoch6OtherSpec,
-    /// It is at a later epoch that does not have the disk `b`.
+    /// The label has a spec without the disk `b` at epoch 6.
     Epoch6Without,
-    /// It is being made.
+    /// The label marks the disk as provisioning.
     Provisioning,
-    /// It is being made, and no other disk names it.
+    /// The label marks the disk as provisioning, and no other label names the disk.
     ProvisioningUnnamed,
-    /// This machine has it open.
+    /// The label records that this machine has the disk open.
     HeldHere,
-    /// Another machine has it open.
+    /// The label records that another machine has the disk open.
     HeldElsewhere,
-    /// It belongs to a graph of another name.
+    /// The disk belongs to a graph of another name.
     OtherName,
-    /// It belongs to another graph of this name.
+    /// The disk belongs to another graph of the same name.
     OtherGraph,
-    /// It was removed from the graph.
+    /// The disk was removed from the graph.
     Removed,
-    /// It is a copy of `a`.
+    /// The disk is a copy of disk `a`, with the same label.
     Twin,
-    /// It has fewer bytes than its label records.
+    /// The disk has fewer bytes than its label records.
     Truncated,
-    /// The label at its end is gone.
+    /// The label at the end of the disk is lost.
     LostEnd,
-    /// The label at its front is gone.
+    /// The label at the front of the disk is lost.
     LostFront,
-    /// Its label has no state of the mirror.
+    /// The disk's label has no state of the mirror.
     Stateless,
-    /// Its label records that the other member missed writes.
+    /// The disk's label records that the other member of the mirror missed writes.
     Alone,
 }
 
 use State::*;
 
-/// All states, each with its name in the recording.
+/// All disk states, each with its name in the recorded files.
 pub const STATES: [(State, &str); 30] = [
     (Missing, "missing"),
     (ToBeMade, "to be made"),
@@ -125,7 +125,7 @@ pub const STATES: [(State, &str); 30] = [
     (Alone, "alone"),
 ];
 
-/// The states of a member in the sets of three.
+/// The states of disks `a` and `b` in the sets of three disks.
 pub const FEW: [State; 12] = [
     Missing,
     Blank,
@@ -141,21 +141,21 @@ pub const FEW: [State; 12] = [
     Alone,
 ];
 
-/// The states of `c` in the sets of three.
+/// The states of disk `c` in the sets of three disks.
 pub const BESIDE: [State; 8] =
     [Missing, Blank, Damaged, Sound, Broadcast9, Acked11, OtherSpec, HeldElsewhere];
 
-/// Returns the name of a state in the recording.
+/// Returns the name of a disk state in the recorded files.
 pub fn name(state: State) -> &'static str {
     STATES.iter().find(|(one, _)| *one == state).expect("all states have a name").1
 }
 
-/// Returns the uuid of the disk with that number.
+/// Returns the uuid of disk number `n` in labels.
 pub fn uuid(n: usize) -> Uuid {
     Uuid([n as u8 + 1; 16])
 }
 
-/// Returns the spec of `count` disks, as labels keep it, without the disk `without`.
+/// Returns the spec of a graph of `count` disks as labels store it, without the disk number `without`.
 fn spec_in_label(count: usize, without: Option<usize>, view: &str) -> String {
     let disks = (0..count).filter(|n| Some(*n) != without);
     let disk = |n: usize| {
@@ -175,7 +175,7 @@ fn spec_in_label(count: usize, without: Option<usize>, view: &str) -> String {
     )
 }
 
-/// Returns the spec of `count` disks, as a user writes it.
+/// Returns the spec of a graph of `count` disks as a user writes it.
 pub fn spec(count: usize) -> String {
     let disk = |n: &usize| format!("{0} = {{ file = \"/{0}\", label = true }}\n", DISKS[*n]);
     let disks: String = (0..count).collect::<Vec<_>>().iter().map(disk).collect();
@@ -189,7 +189,7 @@ pub fn spec(count: usize) -> String {
     )
 }
 
-/// Returns the state of the mirror: both members are in sync, or `alone` is.
+/// Returns the mirror's state for a label: both members are in sync, or only the member number `alone` is.
 fn mirror_state(alone: Option<usize>) -> Cell {
     let regions = Regions::usual(DATA_BYTES, 2);
     let events = if alone.is_some() { 4 } else { 3 };
@@ -217,7 +217,7 @@ fn mirror_state(alone: Option<usize>) -> Cell {
     Cell { sequence: events, bytes: record.encode() }
 }
 
-/// Returns the label of disk `n` of `count` in that state; `None` if it has none that can be read.
+/// Returns the label of disk `n` of `count` disks in this state; `None` if no label can be read.
 pub fn label(n: usize, count: usize, state: State) -> Option<Label> {
     if matches!(state, Missing | ToBeMade | Blank | BlankReadOnly | Holds | Damaged | Newer) {
         return None;
@@ -277,7 +277,7 @@ pub fn label(n: usize, count: usize, state: State) -> Option<Label> {
     Some(label)
 }
 
-/// Returns the facts about disk `n` of `count` in that state.
+/// Returns the facts that a probe would find about disk `n` of `count` disks in this state.
 pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
     let size = Area::Back(DATA_BYTES).range().end();
     let content = match (label(n, count, state), state) {
@@ -304,7 +304,8 @@ pub fn facts(n: usize, count: usize, state: State) -> DiskFacts {
     }
 }
 
-/// Returns all copies of the label of disk `n` of `count` in that state; `None` if the disk has no label and never had one.
+/// Returns the inspection of all label copies of disk `n` of `count` disks in this state; `None` if the disk never had
+/// a label.
 pub fn inspection(n: usize, count: usize, state: State) -> Option<Inspection> {
     let DiskFacts { content, size, lost, .. } = facts(n, count, state);
     let found = match content {

@@ -1,9 +1,9 @@
-//! The bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few
-//! thousand inputs in each `cargo test`.
+//! The bodies of the supervisor's fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies over a
+//! few thousand inputs in each `cargo test`.
 
 use supervisor::{NotifyMessage, Record};
 
-/// Decodes a file of the state directory. A valid record must survive a round trip.
+/// Decodes fuzzed bytes as the daemon's record of a graph. A valid record must be the same after encoding and decoding.
 pub fn state_record(data: &[u8]) {
     check(data);
     // With a valid first line, so that the body after it is reached, too.
@@ -20,7 +20,7 @@ fn check(data: &[u8]) {
     }
 }
 
-/// Parses a message of a worker.
+/// Parses fuzzed bytes as an `sd_notify` message of a worker to the daemon.
 pub fn keeper_words(data: &[u8]) {
     let words = NotifyMessage::parse(data);
     assert!(words.name.len() <= data.len() * 3, "nothing is made up");

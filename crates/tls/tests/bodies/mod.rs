@@ -1,19 +1,18 @@
-//! The body of the fuzz target. `fuzz/` includes this file, and `fuzz_smoke.rs` runs it over a few thousand
-//! inputs in each `cargo test`.
+//! The body of the fuzz target of TLS records. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the body over a few
+//! thousand inputs in each `cargo test`.
 
 use tls::record::{
     AeadKey, Content, HEADER_BYTES, Half, Iv, OVERHEAD_BYTES, PLAIN_MAX_BYTES, SEALED_MAX_BYTES,
     Secrets, record_len,
 };
 
-/// Returns one direction, the same each time.
+/// Returns the state of one direction of a TLS connection, with fixed keys.
 pub fn half() -> Half {
     let (key, iv) = (AeadKey::from([7; 32]), Iv::from([9; 12]));
     Half::new((0, Secrets::Aes256Gcm { key, iv })).expect("a cipher that is known")
 }
 
-/// Feeds the bytes that a peer may send after the handshake: records written by any party on the way, and
-/// records of a peer that has the keys and chooses their content.
+/// Feeds fuzzed bytes to a TLS receiver: as unauthenticated records, and as the content of a record with valid keys.
 pub fn records(data: &[u8]) {
     stream(data);
     let inner = data.len().min(SEALED_MAX_BYTES);
@@ -24,7 +23,7 @@ pub fn records(data: &[u8]) {
     inside(&mut record, &data[..inner]);
 }
 
-/// Opens record after record, as a receiver does.
+/// Opens one TLS record of the bytes after the other, as a receiver does.
 fn stream(mut data: &[u8]) {
     let mut half = half();
     while let Ok(Some(len)) = record_len(data) {
@@ -37,7 +36,7 @@ fn stream(mut data: &[u8]) {
     }
 }
 
-/// Checks that the opened bytes are the sealed ones, up to the type, which is the last byte that is not zero.
+/// Opens a sealed record, and checks that its content is `inner` up to the type byte, the last byte that is not zero.
 fn inside(record: &mut [u8], inner: &[u8]) {
     let Ok(Some(len)) = record_len(record) else {
         assert!(inner.is_empty() || inner.len() + 16 > SEALED_MAX_BYTES, "{} bytes", inner.len());

@@ -1,8 +1,8 @@
-//! Bodies of the fuzz targets. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every body over a few thousand
-//! inputs in each `cargo test`.
+//! Bodies of the fuzz targets of the NBD and FUSE codecs. `fuzz/` includes this file, and `fuzz_smoke.rs` runs every
+//! body over a few thousand inputs in each `cargo test`.
 //!
-//! Besides panics, each body checks that no more is taken than was given, that every step makes progress unless it
-//! waits for input, and that the result does not depend on how the bytes were cut.
+//! Each body checks that a codec does not panic, takes no more bytes than the input has, makes progress in every step
+//! unless it waits for input, and returns the same result for every division of the input into pieces.
 
 use wire::fuse;
 use wire::nbd::handed;
@@ -14,7 +14,7 @@ use wire::nbd::{
     TransmissionFlags, check,
 };
 
-/// A single export with every feature.
+/// The exports of a server under test: one export with every feature.
 pub struct OneExport;
 
 impl OneExport {
@@ -41,7 +41,7 @@ impl Exports for OneExport {
     }
 }
 
-/// Polls a codec once and returns its answer. Its exports must answer at once.
+/// Polls a future of a codec once, which must be ready, and returns its result.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     {
@@ -50,8 +50,8 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Gives `data` to `advance` in pieces of `piece` bytes until the handshake or the data ends. `advance` returns how
-/// many bytes it took, whether it waits for more, and whether the handshake has ended.
+/// Gives `data` to a handshake in pieces of `piece` bytes until the handshake or the data ends. `advance` returns the
+/// number of bytes that it took, whether it waits for more bytes, and whether the handshake has ended.
 fn feed(data: &[u8], piece: usize, mut advance: impl FnMut(&[u8]) -> (usize, bool, bool)) {
     let mut pending = Vec::new();
     for part in data.chunks(piece.max(1)) {
@@ -173,8 +173,8 @@ pub fn reply(data: &[u8]) {
     }
 }
 
-/// Checks that a decoded state encodes to the same bytes. The checksum is corrected first, because otherwise only the
-/// checksum would be tested.
+/// Decodes fuzzed bytes as the state of a handed-over connection, with a corrected checksum. A decoded state must
+/// encode to the same bytes.
 pub fn handed(data: &[u8]) {
     let mut state = data.to_vec();
     if let Some((header, body)) = state.split_at_mut_checked(24) {
@@ -215,7 +215,7 @@ pub fn fuse_request(data: &[u8]) {
     }
 }
 
-/// Uses the arguments as a server would first.
+/// Encodes a reply to a parsed FUSE request, as a server does.
 fn answer(unique: u64, call: &fuse::Call<'_>, came_bytes: usize) {
     let reply = match call {
         fuse::Call::Init(init) => fuse::Reply::init(unique, init, fuse::MAX_WRITE_BYTES),

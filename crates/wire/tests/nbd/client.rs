@@ -1,4 +1,4 @@
-//! The client's handshake against servers that refuse, break the protocol, or are old.
+//! Tests of the NBD client's handshake with servers that refuse options, break the protocol, or are old.
 
 use wire::nbd::{
     ClientConfig, ClientHandshake, ClientProgress, ExportFacts, Goal, OptionCode, ProtocolError,
@@ -15,7 +15,7 @@ struct Client {
 type Step = Result<ClientProgress, ProtocolError>;
 
 impl Client {
-    /// Returns a client that has taken a greeting and sent its first option.
+    /// Returns a client that has received the server's greeting and sent its first option.
     fn greeted(config: ClientConfig) -> Self {
         let mut client = Self::new(config);
         let mut greeting = Vec::new();
@@ -28,7 +28,8 @@ impl Client {
         Self { handshake: ClientHandshake::new(config).unwrap(), out: Vec::new() }
     }
 
-    /// Gives one message, which must be taken whole. Afterwards `out` has only the output of this step.
+    /// Gives one message of the server to the client, which must take all bytes. Afterwards `out` has only the client's
+    /// output of this step.
     fn give(&mut self, input: &[u8]) -> Step {
         self.out.clear();
         let (taken, progress) = self.handshake.advance(input, &mut self.out)?;

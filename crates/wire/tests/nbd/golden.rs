@@ -1,4 +1,4 @@
-//! Every message byte by byte, written by hand from the specification.
+//! Checks the bytes of every NBD message against bytes written by hand from the specification.
 
 use wire::nbd::{
     Body, Chunks, ClientConfig, ClientHandshake, Command, CommandFlags, Errno, Extent, OptionCode,
@@ -28,7 +28,7 @@ fn chunks(style: ReplyStyle) -> Chunks {
     Reply::new(&request(Command::Read, CommandFlags::NONE), style).chunks().unwrap()
 }
 
-/// Parses the message in `bytes`, which must fill them except for `follows` bytes of data.
+/// Parses the reply message at the start of `bytes`. After the message, `follows` bytes of data must be left.
 fn parsed(bytes: &[u8], style: ReplyStyle, follows: usize) -> ReplyMessage<'_> {
     let (message, taken) = ReplyMessage::parse(bytes, style, 1 << 20).unwrap().unwrap();
     assert_eq!(taken + follows, bytes.len());
@@ -73,7 +73,7 @@ fn client_handshake_options_match_specified_bytes() {
 }
 
 #[test]
-fn server_encodes_replies_to_go() {
+fn server_replies_to_go_option_match_specified_bytes() {
     let mut server = Server::new();
     let input = [hex("49484156454f5054 00000007 00000011"), info_data("first", &[3, 1, 2])];
     server.give(&input.concat()).unwrap();
@@ -87,7 +87,7 @@ fn server_encodes_replies_to_go() {
 }
 
 #[test]
-fn server_encodes_replies_to_list() {
+fn server_replies_to_list_option_match_specified_bytes() {
     let replies = Server::new().ask(OptionCode::LIST, &[]);
     let first = hex("00000005 6669727374 746865206669727374");
     assert_eq!(replies[0], (ReplyCode::SERVER, first));
@@ -95,7 +95,7 @@ fn server_encodes_replies_to_list() {
 }
 
 #[test]
-fn server_encodes_replies_to_meta_context_options() {
+fn server_replies_to_meta_context_options_match_specified_bytes() {
     let mut server = Server::new();
     server.ask(OptionCode::STRUCTURED_REPLY, &[]);
     let data = meta_data("first", &["x-cairn:dirty"]);

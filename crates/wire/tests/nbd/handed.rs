@@ -1,4 +1,4 @@
-//! The state of handed-over connections, byte by byte as `docs/formats/keeper.md` describes it.
+//! Checks the encoded state of handed-over NBD connections against the bytes in `docs/formats/keeper.md`.
 
 use wire::nbd::handed::{
     HANDED_MAX_BYTES, Handed, Shown, UNREAD_MAX_BYTES, decode, encode, encoded_bytes, identity,

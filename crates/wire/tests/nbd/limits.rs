@@ -1,4 +1,4 @@
-//! Tests every limit at its value and one above it.
+//! Tests every limit of the NBD codec at its value and one above its value.
 
 use wire::nbd::uri::{MAX_URI_BYTES, NbdUri, UriError};
 use wire::nbd::{
@@ -10,7 +10,7 @@ use wire::nbd::{
 
 use crate::pair::{Server, info_data, meta_data, option, reply};
 
-/// Returns the value and the limit of an [`ProtocolError::OverLimit`].
+/// Returns the value and the limit of a [`ProtocolError::OverLimit`], with which the codec must have failed.
 fn over<T: std::fmt::Debug>(result: Result<T, ProtocolError>) -> (u64, u64) {
     match result {
         Err(ProtocolError::OverLimit { value, limit, .. }) => (value, limit),

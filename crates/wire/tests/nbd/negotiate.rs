@@ -1,4 +1,4 @@
-//! Both state machines against each other, with the bytes cut in any way.
+//! Runs the handshakes of the NBD client and the NBD server against each other, in packets of any lengths.
 
 use proptest::prelude::*;
 use wire::nbd::{
@@ -8,7 +8,7 @@ use wire::nbd::{
 
 use crate::pair::{ALL_FLAGS, Ends, facts, negotiate};
 
-/// Returns the sessions of both sides. Panics unless both handshakes succeeded and took every byte.
+/// Returns the sessions of the client and the server. Panics unless both handshakes succeeded and took every byte.
 fn sessions(ends: Ends) -> (Session, Session) {
     assert_eq!(ends.left, (0, 0));
     match (ends.client, ends.server) {

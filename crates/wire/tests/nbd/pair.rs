@@ -1,4 +1,4 @@
-//! A server, a client and the bytes between them, controlled by a test.
+//! The handshakes of an NBD server and an NBD client, between which a test carries the bytes.
 
 use std::task::{Context, Poll, Waker};
 
@@ -9,10 +9,10 @@ use wire::nbd::{
     ServerHandshake, ServerProgress, Session, TransmissionFlags,
 };
 
-/// Every feature of a writable disk that does not rotate.
+/// The transmission flags of an export with every feature: writable, and not on a rotating disk.
 pub const ALL_FLAGS: TransmissionFlags = TransmissionFlags(0b1101_1110_1100);
 
-/// Two exports. The empty name selects the first.
+/// The exports of a server under test: two exports. The empty name selects the first export.
 pub struct TwoExports;
 
 pub fn facts(name: &str) -> ExportFacts {
@@ -42,7 +42,7 @@ impl Exports for TwoExports {
     }
 }
 
-/// Polls a codec once and returns its answer. Its exports must answer at once.
+/// Polls a future of a codec once, which must be ready, and returns its result.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -50,7 +50,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A server after its greeting and the client's flags, and its output.
+/// The handshake of a server that has received the client's flags, and the bytes that the server has sent.
 pub struct Server {
     pub handshake: ServerHandshake,
     pub out: Vec<u8>,
@@ -74,7 +74,7 @@ impl Server {
         now(self.handshake.advance(input, &TwoExports, &mut self.out))
     }
 
-    /// Sends one option and returns the replies to it.
+    /// Sends one option to the server, and returns the type and the data of each reply.
     pub fn ask(&mut self, code: OptionCode, data: &[u8]) -> Vec<(ReplyCode, Vec<u8>)> {
         let input = option(code, data);
         let (taken, progress) = self.give(&input).expect("the option is answered");
@@ -83,12 +83,12 @@ impl Server {
         replies(&std::mem::take(&mut self.out), code)
     }
 
-    /// Sends one option and returns the kinds of the replies to it.
+    /// Sends one option to the server, and returns the types of the replies.
     pub fn kinds(&mut self, code: OptionCode, data: &[u8]) -> Vec<ReplyCode> {
         self.ask(code, data).into_iter().map(|(kind, _)| kind).collect()
     }
 
-    /// Sends `NBD_OPT_GO` without information requests and returns the session.
+    /// Sends `NBD_OPT_GO` for the export `name` to the server, which must accept it. Returns the server's session.
     pub fn go(&mut self, name: &str) -> Session {
         match self.give(&option(OptionCode::GO, &info_data(name, &[]))) {
             Ok((_, ServerProgress::Ready(session))) => *session,
@@ -114,7 +114,7 @@ pub fn reply(code: OptionCode, kind: ReplyCode, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Splits option replies, which must all answer `code`.
+/// Splits the bytes of a server's option replies, which must all be for the option `code`.
 fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
     let word = |bytes: &[u8], at: usize| {
         u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
@@ -130,15 +130,15 @@ fn replies(mut bytes: &[u8], code: OptionCode) -> Vec<(ReplyCode, Vec<u8>)> {
     found
 }
 
-/// The result of each side of a handshake, if it ended.
+/// The results of the client's and the server's handshake; `None` for a handshake that has not ended.
 pub struct Ends {
     pub client: Option<Result<ClientProgress, ProtocolError>>,
     pub server: Option<Result<ServerProgress, ProtocolError>>,
-    /// Bytes sent to the client, and to the server, that were not taken.
+    /// Numbers of bytes that the client and the server have received and not taken.
     pub left: (usize, usize),
 }
 
-/// Runs both sides against each other, moving `piece()` bytes at a time.
+/// Runs the handshakes of a client and a server against each other, and carries `piece()` bytes at a time.
 pub fn negotiate(config: ClientConfig, mut piece: impl FnMut() -> usize) -> Ends {
     let mut client = ClientHandshake::new(config).unwrap();
     let mut server = ServerHandshake::new(Limits::default());

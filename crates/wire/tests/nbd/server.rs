@@ -1,4 +1,4 @@
-//! The server's handshake against clients that send options out of order or malformed.
+//! Tests of the NBD server's handshake with clients that send options out of order or malformed.
 
 use wire::nbd::{
     Context, ExportEntry, ExportFacts, Exports, Limits, OptionCode, ProtocolError, ReplyCode,
@@ -32,7 +32,7 @@ fn export_name(server: &mut Server, name: &str) -> Result<Session, ProtocolError
     }
 }
 
-/// Exports that refuse every client.
+/// The exports of a server under test, which refuse every client.
 struct Nobody;
 
 impl Exports for Nobody {
@@ -129,7 +129,7 @@ fn handshake_continues_after_info_option() {
 }
 
 #[test]
-fn client_can_repeat_go_after_malformed_go() {
+fn client_can_repeat_go_option_after_malformed_go_option() {
     let mut server = Server::new();
     let good = info_data("first", &[3]);
     let mut long_name = good.clone();

@@ -1,4 +1,4 @@
-//! STARTTLS, on both sides of the handshake.
+//! Tests of the NBD option STARTTLS in the client's and the server's handshake.
 
 use wire::nbd::{
     ClientConfig, ClientHandshake, ClientProgress, Limits, OptionCode, ProtocolError, ReplyCode,
@@ -23,7 +23,7 @@ impl Forced {
         Ok((progress, out))
     }
 
-    /// Sends one option. Returns the progress and the kind of the only reply.
+    /// Sends one option to the server. Returns the progress of the handshake, and the type of the only reply.
     fn kind(&mut self, code: OptionCode, data: &[u8]) -> (ServerProgress, ReplyCode) {
         let (progress, out) = self.give(&option(code, data)).unwrap();
         (progress, ReplyCode(u32::from_be_bytes(out[12..16].try_into().unwrap())))

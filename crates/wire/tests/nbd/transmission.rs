@@ -1,4 +1,4 @@
-//! Requests, the rules for them, and replies that break rules.
+//! Tests of NBD requests and replies: which requests an export refuses, and which replies the parser rejects.
 
 use proptest::prelude::*;
 use wire::nbd::{
@@ -10,7 +10,7 @@ use crate::pair::{ALL_FLAGS, facts};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
-/// Every command that has a range.
+/// Every NBD command with an offset and a length.
 const RANGED: [Command; 6] = [
     Command::Read,
     Command::Write,
@@ -20,7 +20,7 @@ const RANGED: [Command; 6] = [
     Command::BlockStatus,
 ];
 
-/// Returns a session with an export of 1 MiB, blocks of 512, payload up to 64 KiB, and these flags.
+/// Returns a session with an export of 1 MiB, blocks of 512 bytes, payloads up to 64 KiB, and these transmission flags.
 fn session(flags: TransmissionFlags) -> Session {
     let contexts = vec![Context { id: 0, name: "base:allocation".to_owned() }];
     let mut facts = facts("first");
@@ -201,7 +201,7 @@ fn message_parser_rejects_magic_of_other_reply_style() {
     }
 }
 
-/// Encodes a structured chunk with these flags, kind and payload.
+/// Encodes a chunk of a structured reply with these flags, this chunk type and this payload.
 fn chunk(flags: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x66, 0x8e, 0x33, 0xef];
     bytes.extend(flags.to_be_bytes());

@@ -1,4 +1,4 @@
-//! NBD URIs.
+//! Tests of the parser and the printer of NBD URIs.
 
 use block::env::Address;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Order of labels, and provisioning disks: when their labels count.
+//! Tests of the diagnosis of labels: which label is the newest, and when the label of a provisioning disk counts.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn uuid(n: u8) -> Uuid {
     Uuid([n; 16])
 }
 
-/// Returns a spec that names these disks.
+/// Returns the text of a label's spec with the disks `disks`, given by their numbers.
 fn spec(disks: &[u8]) -> String {
     let disk =
         |n: &u8| format!("\"d{n}\" = {{ uuid = \"{}\", size = 65536, block = 512 }}\n", uuid(*n));

@@ -1,4 +1,4 @@
-//! `limit`: keeps rates, keeps the order of requests, and sets no timers for requests that need not wait.
+//! Tests of `limit`: its rates, the order of requests, and that it sets no timer for a request that need not wait.
 
 mod throttle;
 
@@ -17,7 +17,7 @@ fn reads(running: &Running, many: u64, len: u64) -> Vec<Op> {
     (0..many).map(|_| running.read(0, len)).collect()
 }
 
-/// Sends all requests at once. Returns the time of each reply, in milliseconds.
+/// Sends all requests `ops` at once. Returns the time until each reply, in milliseconds.
 fn answered(world: &World, running: &Running, ops: Vec<Op>) -> Vec<u128> {
     let before = world.elapsed();
     let calls: Vec<_> = ops.into_iter().map(|op| running.send(op)).collect();

@@ -1,4 +1,4 @@
-//! Properties of the throttle.
+//! Properties of the throttle of the `limit` device, tested on random requests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::limit::throttle::{Bucket, Throttle};
 
 const SECOND: u128 = 1_000_000_000;
 
-/// A request: nanoseconds since the one before it, and its bytes.
+/// A request at the throttle: nanoseconds since the request before, and length in bytes.
 type Arrival = (u64, u64);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -22,7 +22,7 @@ fn nanos(at: Mono) -> u128 {
     at.0.as_nanos()
 }
 
-/// Returns when each request goes on, if each waits for those before it and then until the time that `take` returns.
+/// Sends the requests through the throttle in order. Returns the time at which each request passes, and its bytes.
 fn passages(throttle: &mut Throttle, arrivals: &[Arrival], start: Mono) -> Vec<(Mono, u64)> {
     let (mut gone, mut arrives, mut now) = (Vec::new(), start, start);
     for (gap, bytes) in arrivals {
@@ -38,7 +38,8 @@ fn passages(throttle: &mut Throttle, arrivals: &[Arrival], start: Mono) -> Vec<(
     gone
 }
 
-/// Checks that no span of time passes more than its rate allows, plus the burst or the largest request of that span.
+/// Checks that in every span of time no more requests pass than `rate` tokens per second allow, plus the burst or the
+/// largest request of the span. `tokens` returns the tokens of a request from its bytes.
 fn check_windows(gone: &[(Mono, u64)], rate: u64, burst: Duration, tokens: impl Fn(u64) -> u64) {
     for first in 0..gone.len() {
         let (mut sum, mut largest) = (0, 1);
@@ -81,7 +82,7 @@ proptest! {
         }
     }
 
-    /// With requests always waiting, no time is lost: the rate is reached, and not only respected.
+    /// If a request is always waiting, the throttle passes requests at exactly the rate, not below.
     #[test]
     fn throttle_reaches_rate_if_requests_always_wait(
         sizes in proptest::collection::vec(1..100_000_u64, 1..60),

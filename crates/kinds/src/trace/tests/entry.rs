@@ -1,4 +1,4 @@
-//! Tests of the codec against its specification, and against garbage.
+//! Tests of the codec of trace files: against the specification of the file format, and with damaged bytes.
 
 use block::{ByteRange, OpKind};
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(Entry::parse(&entry.encode()), Ok(Some(entry)));
     }
 
-    /// A slot that parses encodes to the same bytes, and parsing never panics.
+    /// Bytes that parse as an entry must encode to the same bytes, and the parser must not panic.
     #[test]
     fn trace_parse_rejects_garbage_or_keeps_same_bytes(
         entry in entry(),

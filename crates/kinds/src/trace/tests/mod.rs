@@ -1,4 +1,4 @@
-//! `trace`: the content of the file, the time of writing, and replay.
+//! Tests of `trace`: the content of its file, the time at which it writes the file, and the replay of a file.
 
 mod entry;
 
@@ -11,7 +11,7 @@ use crate::tests::world::{Running, World, range};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns a trace over a disk that takes 1 ms to read and 3 ms to write.
+/// Returns a running `trace` device over a disk that takes 1 ms for a read and 3 ms for every other request.
 fn graph(world: &World, options: &str) -> Running {
     let devices = format!(
         "[device]\n\
@@ -35,7 +35,7 @@ fn records(world: &World) -> Vec<Record> {
     entries(world).into_iter().filter_map(request).collect()
 }
 
-/// Sends some requests of every verb that overlap in time; one fails.
+/// Sends requests of every operation to the `trace` device. Some overlap in time, and one request fails.
 fn work(world: &World, running: &Running) {
     let ranged = range(4096, 8192);
     let first = running.send(running.write(0, 4096, 1));
@@ -202,7 +202,7 @@ fn trace_stops_on_full_disk_without_failing_requests() {
     assert!(running.report("seen").summary.contains("the disk is full"));
 }
 
-/// Returns all fields but the number of a request, which differs in another graph.
+/// Returns all fields of a traced request except its number, which differs between runs.
 fn shape(record: &Record) -> (u64, u64, OpKind, Option<block::ByteRange>, bool, bool) {
     let Record { begin_ns, end_ns, verb, range, fua, unmap, .. } = *record;
     (begin_ns, end_ns, verb, range, fua, unmap)
