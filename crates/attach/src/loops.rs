@@ -64,7 +64,7 @@ impl Loop {
         }
         let (sectors, served) = (number("size"), size_bytes / SECTOR_BYTES);
         let facts = [
-            ("block", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
+            ("block size", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
             ("read-only", number("ro"), u64::from(wanted.read_only)),
             ("sectors", sectors.map(|sectors| sectors.max(served)), served),
         ];
@@ -72,7 +72,7 @@ impl Loop {
             None => Ok(sectors < Some(served)),
             Some((what, is, wanted)) => {
                 let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
-                let why = format!("{}: {what} {is}; the export has {wanted}", path.display());
+                let why = format!("{} has {what} {is}; the export has {wanted}", path.display());
                 Err(Error::new(ErrorKind::Unsupported, why))
             }
         }

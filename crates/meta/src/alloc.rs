@@ -230,7 +230,7 @@ impl Allocator {
         if place < self.places {
             return Ok(U64::new(place + 1));
         }
-        Err(error!(OutOfRange, "data block {place} of only {} data blocks", self.places))
+        Err(error!(OutOfRange, "data block {place} is beyond the {} data blocks", self.places))
     }
 
     /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the

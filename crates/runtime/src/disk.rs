@@ -163,7 +163,7 @@ impl Storage for OpenDisk {
             return Err(self.disk.outside("extents", range));
         }
         extents(seeker.as_raw_fd(), range, max)
-            .map_err(|error| Error::io(&error, format_args!("{path}: extents of {range}")))
+            .map_err(|error| Error::io(&error, format_args!("{path}: extents of bytes {range}")))
     }
 }
 

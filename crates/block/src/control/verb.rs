@@ -231,7 +231,7 @@ impl Command {
 
 impl Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {:?} of {}", self.verb.name, self.range, self.origin)
+        write!(f, "{} of bytes {:?} from client {}", self.verb.name, self.range, self.origin)
     }
 }
 

@@ -14,7 +14,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
             && !unchanged.contains(&Some(index))
         {
             let words = format!(
-                "{} is on raw disks: a live change would lose which of them are in sync",
+                "{} is on raw disks: a live change would lose which members are in sync",
                 node.name
             );
             let error = Error::because(Reason::ChangeOnRawDisks, words);

@@ -35,7 +35,7 @@ impl Schedule {
                 return Err(format!("{:?} is not greater than {before}", entry.trim()));
             }
             if listed.len() == ENTRIES_MAX {
-                return Err(format!("more than {ENTRIES_MAX} entries"));
+                return Err(format!("the list has more than {ENTRIES_MAX} entries"));
             }
             listed.push((first, last));
         }
@@ -92,6 +92,6 @@ mod tests {
             "range \"9-3\" ends before its first number"
         );
         let long = (1..=1025).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
-        assert_eq!(Schedule::parse(&long).unwrap_err(), "more than 1024 entries");
+        assert_eq!(Schedule::parse(&long).unwrap_err(), "the list has more than 1024 entries");
     }
 }

@@ -95,7 +95,7 @@ impl Watch {
         match &*self.place.borrow() {
             Place::There => (Health::Ok, String::new()),
             Place::Elsewhere => {
-                let words = "the file was moved: the path will name another file, or none";
+                let words = "the file was moved: its path has no or another file at the next start";
                 (Health::Ok, words.to_owned())
             }
             Place::Deleted(path) => {

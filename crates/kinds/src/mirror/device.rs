@@ -474,7 +474,7 @@ impl Inner {
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
-            error!(NotFound, "{} has no member {name:?}, but {}", self.name, names.join(", "))
+            error!(NotFound, "{} has no member {name:?}; members: {}", self.name, names.join(", "))
         })
     }
 

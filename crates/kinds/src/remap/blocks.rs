@@ -125,7 +125,7 @@ impl Inner {
     }
 
     pub fn lost(&self, range: ByteRange) -> Error {
-        error!(Corrupt, "a disk lost {range} in a crash")
+        error!(Corrupt, "a disk lost bytes {range} in a crash")
             .next(format!("write or discard the whole block of {} bytes", self.layout.block_bytes))
             .at(&self.name)
     }

@@ -269,7 +269,7 @@ impl Inner {
     /// again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
-            error!(OutOfRange, "page {index} is beyond the {} of {entry}", entry.pages())
+            error!(OutOfRange, "page {index} is beyond the {} pages of {entry}", entry.pages())
         })?;
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();

@@ -409,7 +409,7 @@ fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> 
         bail!(
             Corrupt,
             "split brain: copy {copy} of the vault was written without the other copies: it has \
-             epoch {}, and they last sent epoch {}; open the copy alone, or format it again",
+             epoch {}, the others last sent epoch {}; open this copy alone, or format it",
             own.epoch.number,
             sent.number
         );

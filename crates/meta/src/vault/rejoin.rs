@@ -24,7 +24,7 @@ impl Vault {
         let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
         let behind = lower.filter(|_| inner.replicas.copy_state(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
-            error!(Invalid, "copy {copy} of the vault is missing, or was not left behind")
+            error!(Invalid, "copy {copy} of the vault is missing or current: it cannot be resynced")
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;

@@ -190,7 +190,7 @@ impl Inner {
             let number = entry.page(piece.index).ok_or_else(|| {
                 error!(
                     Corrupt,
-                    "a change to page {} is beyond the {} of {entry}",
+                    "a change to page {} is beyond the {} pages of {entry}",
                     piece.index,
                     entry.pages()
                 )
