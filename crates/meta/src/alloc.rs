@@ -26,7 +26,7 @@ pub enum Policy {
 /// A run of data blocks with consecutive numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// Number of the first data block.
+    /// Number of the first data block of the run.
     pub first: u64,
     /// Number of data blocks in the run.
     pub count: u64,

@@ -50,7 +50,7 @@ struct OnDisk {
     active: Cell<Option<usize>>,
     /// Highest sequence of an update that was started, whether or not it reached the disk.
     tried: Cell<u64>,
-    /// Whether this process has flushed the disk, so that writes of an earlier process in its cache are durable.
+    /// Whether this process has flushed the disk, so that an earlier process's writes in the disk's cache are durable.
     settled: Cell<bool>,
     /// Whether this process has updated the label in both label areas.
     updated: Cell<bool>,

@@ -38,11 +38,11 @@ pub struct Labels {
     /// Number of the broadcast that announced this epoch to the disks.
     broadcast: u64,
     spec: String,
-    /// The specs before `spec`, the newest first.
+    /// The earlier specs of the graph, the newest first.
     past: Rc<[Past]>,
     /// The names of the devices that keep a state in the labels.
     keepers: BTreeSet<String>,
-    /// The names in `keepers` that the labels contained before this start or change.
+    /// The names of the devices whose states the labels contained before this start or live change.
     known: BTreeSet<String>,
     /// The disks of the failed change that these labels undo. They stay open as long as this field holds them, so
     /// [`Labels::commit`] takes them out and drops them at its end.
@@ -60,7 +60,7 @@ struct Undoes {
 
 #[derive(Clone)]
 struct Disk {
-    /// The disk as the spec describes it with which the disk was opened; `None` if the disk is absent.
+    /// The description of the disk in the spec with which the disk was opened; `None` if the disk is absent.
     disk: Option<LabelledDisk>,
     /// Identity of the disk, the same for every path that leads to it; empty if the disk is absent.
     identity: String,
@@ -314,7 +314,8 @@ impl Disk {
         self.slot.as_ref().map(|slot| &slot.store)
     }
 
-    /// Returns the disk as the change `failed` leaves it.
+    /// Returns the disk for the graph that is opened again after the change `failed`: the states of devices are held
+    /// back.
     fn reopened(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let failed = failed.and_then(|failed| failed.slot(&slot.store));
@@ -443,7 +444,7 @@ impl Labels {
         all(written.collect()).await
     }
 
-    /// Writes the states to the labels that devices have changed since the labels were last written.
+    /// Writes to the labels all states that devices have changed since the last write of the labels.
     async fn catch_up(&self) -> Result<()> {
         let slots = self.disks.values().filter_map(Disk::writable).cloned();
         let behind = slots.map(|slot| -> LocalFuture<Result<()>> {
@@ -470,7 +471,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Lets devices write their states to the labels at once: the change is committed.
+    /// Lets devices write their states to the labels at once from now on, because the live change is committed.
     fn release(&self) {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
@@ -494,7 +495,7 @@ impl Labels {
         all(written.collect()).await.into_iter().collect()
     }
 
-    /// Whether a broadcast reaches all present disks.
+    /// Whether every present disk can be written, so that a broadcast to the labels reaches all of these disks.
     fn reaches_all_disks(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }

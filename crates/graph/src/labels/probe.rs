@@ -49,7 +49,7 @@ pub(super) struct ProbeResult {
 
 /// A labelled disk that the running graph has open.
 pub(super) struct InUse {
-    /// The disk as the spec describes it with which the disk was opened.
+    /// The description of the disk in the spec with which the disk was opened.
     pub disk: LabelledDisk,
     pub open: OpenDisk,
     pub store: Rc<Store>,

@@ -6,11 +6,11 @@ const ENTRIES_MAX: usize = 1024;
 /// The set of requests that a device fails, by their numbers, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// All requests.
+    /// Every request fails.
     All,
-    /// The requests whose numbers are multiples of this number.
+    /// Requests whose numbers are multiples of this number fail.
     Every(u64),
-    /// The requests with numbers in these inclusive ranges, in ascending order.
+    /// Requests with numbers in these inclusive ranges fail. The ranges are in ascending order.
     Listed(Vec<(u64, u64)>),
 }
 

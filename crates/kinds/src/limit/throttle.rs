@@ -18,7 +18,7 @@ pub struct Bucket {
     /// Largest level, in parts, that the bucket reaches while no request takes tokens.
     full: u128,
     level: u128,
-    /// Time of the last update of `level`.
+    /// Time at which `level`, the content of the bucket, was last updated.
     at: Mono,
 }
 

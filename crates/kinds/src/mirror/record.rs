@@ -414,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Writes two members at `at`, one in sync and one failed.
+    /// Encodes the entries of two members, one in sync and one failed, into a record from byte `at` on.
     fn put_members(bytes: &mut [u8], at: usize) {
         for (at, name, state) in [(at, b'a', 1), (at + 104, b'b', 3)] {
             (bytes[at], bytes[at + 64]) = (name, state);

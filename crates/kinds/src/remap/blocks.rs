@@ -403,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
+    /// Unmaps the whole blocks in a range, and frees their data blocks. Returns the freed data blocks as runs.
     fn free_blocks(
         &self,
         map: &Map,

@@ -34,7 +34,7 @@ pub struct Inner {
     pub info: Info,
     pub layout: Layout,
     pub data: Lower,
-    /// Port of the lower `data`.
+    /// Port of the lower that holds the data blocks.
     pub data_port: usize,
     pub opening: Opening,
     /// Lock of byte ranges: shared by requests that use mapped blocks, exclusive for changes of the map.

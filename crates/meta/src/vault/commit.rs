@@ -234,7 +234,7 @@ impl Inner {
         Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
     }
 
-    /// Spawns the leader task, unless it is running.
+    /// Spawns the task that writes the queued transactions to the log of the vault, unless this task is running.
     fn lead_soon(&self) {
         if !self.commits.leading.replace(true) {
             let vault = self.me.upgrade().expect("a vault outlives its calls");

@@ -59,7 +59,7 @@ impl ObjectKind {
 /// A run of consecutive pages of a vault that belong to one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Run {
-    /// Number of the first page.
+    /// Number of the first page of the run.
     pub first: u32,
     /// Number of pages in the run.
     pub pages: u32,

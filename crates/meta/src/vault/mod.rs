@@ -110,7 +110,7 @@ impl Drop for Inner {
 pub struct Counters {
     /// Number of records with changes that were written to the log.
     pub records: u64,
-    /// Number of transactions in those records.
+    /// Number of transactions in the records that were written to the log.
     pub transactions: u64,
     /// Number of records that had to wait until a checkpoint made room in the log.
     pub waited: u64,

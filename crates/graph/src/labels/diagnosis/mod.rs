@@ -30,7 +30,7 @@ pub struct Facts<'f> {
     pub graph: &'f str,
     /// The facts about the disks that the spec of the graph names.
     pub disks: &'f [DiskFacts],
-    /// Plan of the graph over these disks; `None` while the disks are not matched to their labels.
+    /// Plan of the graph over the disks of the spec; `None` while the disks are not matched to their labels.
     pub planned: Option<&'f Planned>,
 }
 
