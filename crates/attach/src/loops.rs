@@ -99,7 +99,7 @@ impl Loop {
                 // Another program took this loop device first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
-                    let tried = format!("{}: LOOP_CONFIGURE", device.path().display());
+                    let tried = format!("{}: configuring the loop device", device.path().display());
                     return Err(Error::io(&error, tried));
                 }
             }
@@ -123,7 +123,7 @@ impl Loop {
     /// are closed.
     pub(crate) fn clear(self, device: File) -> Result<()> {
         sys::clear_loop(&device).map_err(|error| {
-            Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
+            Error::io(&error, format_args!("{}: detaching the loop device", self.path().display()))
         })
     }
 
@@ -137,7 +137,7 @@ impl Loop {
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
         resized.map_err(|error| {
-            Error::io(&error, format_args!("{}: LOOP_SET_CAPACITY", self.path().display()))
+            Error::io(&error, format_args!("{}: resizing the loop device", self.path().display()))
         })
     }
 

@@ -187,7 +187,7 @@ impl Allocator {
             Mapping::At(place) => Ok(Some(place)),
             Mapping::Lost(place) => Err(error!(
                 Corrupt,
-                "block {block} is lost: data block {place} has other bytes than were written"
+                "volume block {block} is lost: data block {place} has other bytes than were written"
             )),
         }
     }

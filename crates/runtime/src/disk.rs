@@ -100,7 +100,7 @@ impl Storage for OpenDisk {
     fn look(&self) -> Result<StorageNow> {
         let (disk, fd) = (&self.disk, self.file.as_raw_fd());
         let now = fstat(&self.file).map_err(|error| {
-            Error::os(error.raw_os_error(), format_args!("{}: stat", disk.path))
+            Error::os(error.raw_os_error(), format_args!("{}: reading the size (stat)", disk.path))
         })?;
         if !self.is_file {
             return Ok(StorageNow { size: disk.size.get(), place: Place::There });

@@ -213,7 +213,7 @@ impl Record {
     /// The reason why `bytes` are no valid record of a mirror.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
-            Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
+            Header::ref_from_prefix(bytes).map_err(|_| format!("only {} bytes", bytes.len()))?;
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
         let version = header.version.get();
         if version != VERSION {
@@ -251,7 +251,7 @@ impl Record {
 /// sizes.
 fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let (sizes, rest) =
-        Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
+        Sizes::ref_from_prefix(rest).map_err(|_| format!("only {} bytes of sizes", rest.len()))?;
     let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
     let (ended, at) = (sizes.scrub_ended_unix_s.get(), sizes.scrub_at.get());
     if ended > TIME_MAX || at != NOT_FOUND && at > regions.size() {

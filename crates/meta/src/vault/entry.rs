@@ -173,11 +173,11 @@ impl Entry {
         let array = self.kind == ObjectKind::Array;
         let possible = if array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
         if !possible.contains(&self.record_bytes) {
-            return Err(format!("{self} has records of {} bytes", self.record_bytes));
+            return Err(format!("{self} has impossible records of {} bytes", self.record_bytes));
         }
         if self.length == 0 || self.length > COUNT_MAX || self.runs.iter().any(|run| run.pages == 0)
         {
-            return Err(format!("{self} has length {} or an empty run of pages", self.length));
+            return Err(format!("{self} has bad length {} or an empty run of pages", self.length));
         }
         let needed = self.kind.pages(self.record_bytes, self.length);
         if needed != self.pages() {

@@ -145,7 +145,7 @@ impl<'a> Change<'a> {
             ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is truncated")?;
         let (length, from) = (header.length.get(), header.from.get());
         if length == 0 || header.zero != [0; 2] || from.checked_add(length.into()).is_none() {
-            return Err(format!("a change has length {length} at offset {from}"));
+            return Err(format!("a change has impossible length {length} or offset {from}"));
         }
         let mut after = rest;
         let of_none = header.object.get() == 0;
