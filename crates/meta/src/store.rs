@@ -19,7 +19,7 @@ pub enum AreaContent {
     Label(Box<Label>, usize),
     /// A label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// No label, but this content of another program or none.
+    /// The disk has no label, but this content; the disk may also be blank or too small for a label.
     Other(ForeignContent),
 }
 

@@ -264,7 +264,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     Ok((regions, scrubbed, rest))
 }
 
-/// A reader of the encoded bitmaps of a record, in order.
+/// A reader of the encoded bitmaps in the record of a mirror's state, in order.
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,
@@ -279,13 +279,13 @@ impl<'b> Maps<'b> {
         Ok(Self { bytes, count })
     }
 
-    /// Reads the bitmap of dirty regions. `there` is whether the record contains that bitmap; without it, no region is
-    /// dirty.
+    /// Reads the bitmap of dirty regions from the record. `there` is whether the record contains that bitmap; without
+    /// it, no region is dirty.
     fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
         if there { self.next() } else { Ok(Bitmap::none(self.count)) }
     }
 
-    /// Reads the bitmap of a member, which must not be full.
+    /// Reads the next bitmap of a member from the record. The bitmap must not contain all regions.
     fn of_some(&mut self) -> Result<Bitmap, String> {
         let map = self.next()?;
         if map.len() == self.count {

@@ -12,8 +12,8 @@ use super::page::{PAGE_BYTES, Page};
 /// Smallest size in bytes of the page cache of a vault.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 
-/// Share of the cache's memory for second copies of pages, which change while a checkpoint writes them: one page in
-/// this many.
+/// Share of the vault's page cache for second versions of pages, which change while a checkpoint writes them to the
+/// disks: one page in this many.
 const COPIES_PART: usize = 5;
 
 /// Share of the cached pages that may be dirty (changed since the last checkpoint): one page in this many.

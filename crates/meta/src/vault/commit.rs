@@ -338,7 +338,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the copies with the record, and the lower with the data that the record names, in parallel.
+    /// Flushes in parallel the vault's copies, which have the new record, and the lower with the data that the record
+    /// names.
     async fn flush_with_data(&self, group: &Group) -> Result<()> {
         let Some(place) = &self.data else {
             self.replicas.flush().await;

@@ -35,7 +35,7 @@ pub struct Spec {
 pub(super) struct Planned {
     pub slot: usize,
     pub entry: Rc<Entry>,
-    /// Pages that the change adds to the pages of the object.
+    /// Pages that the creation or extension adds to the object.
     pub taken: Vec<Run>,
 }
 

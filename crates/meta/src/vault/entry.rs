@@ -26,11 +26,11 @@ const ADVISORY: u32 = 1;
 /// Kind of an object of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
-    /// A small state, which is read and written as one value; its length is in bytes.
+    /// A small state, which is read and written as one value; the length of the object is in bytes.
     Cell,
-    /// Records of equal size; the length is their number.
+    /// Records of equal size; the length of the object is the number of records.
     Array,
-    /// Bits; the length is their number.
+    /// Bits; the length of the object is the number of bits.
     Bitmap,
     /// Log entries, appended at the end and trimmed at the front; the length of the log is in bytes.
     Log,
