@@ -19,7 +19,7 @@ pub enum Policy {
     /// Takes the first free data block after the last one that was taken. After the last data block, the search
     /// continues at data block 0.
     LogStructured,
-    /// Takes the free data block nearest to the last one that was taken, before or after it.
+    /// Takes the free data block nearest to the last data block that was taken, before or after that data block.
     NearLast,
 }
 
@@ -233,8 +233,8 @@ impl Allocator {
         Err(error!(OutOfRange, "data block {place} is beyond the {} data blocks", self.places))
     }
 
-    /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the
-    /// transaction is committed, and become free again if the transaction is dropped.
+    /// Takes a run of 1 to `most` free data blocks, so that no other caller gets these data blocks. The data blocks
+    /// count as taken once the transaction is committed, and become free again if the transaction is dropped.
     ///
     /// # Errors
     /// `NoSpace` if no data block is free, and errors of reads.

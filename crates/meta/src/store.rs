@@ -221,7 +221,7 @@ impl Store {
         Ok(held)
     }
 
-    /// Writes a copy of the label into both label areas, and zeros after it up to `held` bytes. So no bytes of a
+    /// Writes a copy of the label into both label areas, and zeros after the copy up to `held` bytes. So no bytes of a
     /// longer, older label remain, such as a removed key slot of an encrypted device.
     async fn write(&self, copy: &[u8], held: usize, number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
@@ -240,8 +240,8 @@ impl Store {
     }
 }
 
-/// Zeros the back label area at the former end of a disk that has been enlarged, where it had `data_bytes` of data:
-/// these bytes are data now.
+/// Zeros the back label area at the former end of a disk that has been enlarged and had `data_bytes` bytes of data
+/// before: the bytes of this area are data now.
 ///
 /// # Errors
 /// Errors of the disk.

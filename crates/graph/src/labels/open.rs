@@ -52,7 +52,7 @@ pub struct Labels {
 /// The disks on which a failed change may have written its spec.
 #[derive(Default)]
 struct Undoes {
-    /// Names of the disks of the graph before the change that the change uses as well.
+    /// Names of the disks that both the graph before the failed change and the graph of the failed change use.
     shared: BTreeSet<String>,
     /// The labels of the disks that the failed change added to the graph.
     new: Vec<Rc<Slot>>,
@@ -392,9 +392,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
-    /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
-    /// graph record the removal as well.
+    /// Records in the labels of the disks that `before` has and this graph has not that these disks were removed. A
+    /// disk that takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels
+    /// of this graph record the removal as well.
     pub async fn record_removal(&self, before: &Self) {
         self.write_foreign_spec(&before.without(self)).await;
     }
@@ -405,7 +405,7 @@ impl Labels {
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
+    /// Records in the labels of `disks` that these disks do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
     async fn write_foreign_spec(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -679,8 +679,8 @@ impl Labels {
         Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
     }
 
-    /// Whether all bytes that the device at node `index` shows are going to be written through it, over the present
-    /// bytes: the device is the target of a new migration that transforms bytes.
+    /// Whether all bytes that the device at node `index` shows are going to be written through the device, over the
+    /// present bytes: the device is the target of a new migration that transforms bytes.
     fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];

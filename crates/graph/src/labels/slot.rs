@@ -26,8 +26,8 @@ pub struct LabelUpdate {
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
-/// devices are held back: they get into the label together with the update of the change, or not at all.
+/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, new states of its
+/// devices are held back: these states get into the label together with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices before a failed change, of those devices whose cells the change has altered in the label.
@@ -158,7 +158,7 @@ impl Slot {
         refused
     }
 
-    /// Writes held-back states into the label until it contains all of them.
+    /// Writes held-back states of devices into the label until the label contains all of these states.
     ///
     /// # Errors
     /// The error of the disk.

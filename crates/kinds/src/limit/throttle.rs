@@ -54,7 +54,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Returns a throttle with these token buckets; `None` means no limit.
+    /// Returns a throttle with a token bucket for requests and one for bytes; `None` means no limit.
     pub fn new(requests: Option<Bucket>, bytes: Option<Bucket>) -> Self {
         Self { requests, bytes }
     }

@@ -24,7 +24,8 @@ use super::scrub::Scrubbed;
 pub struct SuperblockWriter {
     kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
-    /// For each member, the last state that is known to be in its labels, and the last state that was sent to them.
+    /// For each member, the last state of the mirror that is known to be in the member's labels, and the last state
+    /// that was sent to these labels.
     known: RefCell<Vec<(Generation, Generation)>>,
     /// For each member, the [`Known::refilled`] to record: whether a resync copies or copied all its bytes, and another
     /// member has been absent since.

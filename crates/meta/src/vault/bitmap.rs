@@ -142,8 +142,8 @@ impl Bitmap {
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
-    /// Returns the first clear bit at or after bit `from`, and the number of clear bits in a row from there on, at most
-    /// `most`; `None` if all these bits are set.
+    /// Returns the first clear bit at or after bit `from`, and the number of clear bits in a row from that bit on, at
+    /// most `most`; `None` if no bit at or after `from` is clear.
     ///
     /// # Errors
     /// As [`Bitmap::test`].

@@ -93,7 +93,7 @@ impl Geometry {
         self.home(self.all_pages(), 0)
     }
 
-    /// Checks these sizes against the limits of a vault. The error is a description of the fault.
+    /// Checks the sizes of the parts of a vault against their limits. The error is a description of the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)

@@ -133,7 +133,8 @@ impl Vault {
         self.0.replicas.geometry
     }
 
-    /// Returns the state of a copy of the vault, and the error for which this process left it behind, if it did.
+    /// Returns the state of a copy of the vault, and the error for which this process left the copy behind, if the
+    /// process did so.
     pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
     }

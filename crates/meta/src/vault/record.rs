@@ -84,7 +84,7 @@ pub struct Change<'a> {
     pub object: u64,
     /// First byte or bit in the object, or first byte of the data outside of the vault.
     pub from: u64,
-    /// Operation of the change.
+    /// Operation of the change on the object or the data outside of the vault.
     pub verb: Verb<'a>,
 }
 

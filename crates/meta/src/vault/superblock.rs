@@ -67,7 +67,7 @@ pub struct Superblock {
     pub root: Option<Pointer>,
     /// Position of the first record of the log that the checkpoint does not contain.
     pub tail: Position,
-    /// For each copy, the last epoch of the vault in which a superblock was written to it.
+    /// For each copy, the last epoch of the vault in which a superblock was written to the copy.
     pub sent: [Epoch; COPIES_MAX],
     /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
     /// it.
