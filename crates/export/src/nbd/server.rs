@@ -302,7 +302,7 @@ impl Server {
         }
         if connection.cut.get() {
             return Err(format!(
-                "the client read no reply for {:?}, and others waited for memory",
+                "the client read no reply for {:?}, and other clients waited for memory",
                 limits.request
             ));
         }
