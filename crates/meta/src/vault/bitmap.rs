@@ -109,7 +109,7 @@ impl Bitmap {
         let entry = transaction.expect(self.id, ObjectKind::Bitmap)?;
         check(&entry, first.saturating_add(count))?;
         let count = u32::try_from(count).map_err(|_| {
-            error!(Limit, "a change sets {count} bits; at most {} are possible", u32::MAX)
+            error!(Limit, "a change sets {count} bits; {} are possible: split the change", u32::MAX)
         })?;
         transaction.change(self.id.0, first, Verb::Bits(count, value));
         Ok(())
