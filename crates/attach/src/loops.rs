@@ -64,7 +64,7 @@ impl Loop {
         }
         let (sectors, served) = (number("size"), size_bytes / SECTOR_BYTES);
         let facts = [
-            ("block", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
+            ("block size", number("queue/logical_block_size"), u64::from(wanted.block_bytes)),
             ("read-only", number("ro"), u64::from(wanted.read_only)),
             ("sectors", sectors.map(|sectors| sectors.max(served)), served),
         ];
@@ -72,7 +72,7 @@ impl Loop {
             None => Ok(sectors < Some(served)),
             Some((what, is, wanted)) => {
                 let is = is.map_or_else(|| "unknown".to_owned(), |is| is.to_string());
-                let why = format!("{}: {what} {is}; the export has {wanted}", path.display());
+                let why = format!("{} has {what} {is}; the export has {wanted}", path.display());
                 Err(Error::new(ErrorKind::Unsupported, why))
             }
         }
@@ -99,7 +99,7 @@ impl Loop {
                 // Another program took this loop device first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
-                    let tried = format!("{}: LOOP_CONFIGURE", device.path().display());
+                    let tried = format!("{}: configuring the loop device", device.path().display());
                     return Err(Error::io(&error, tried));
                 }
             }
@@ -123,7 +123,7 @@ impl Loop {
     /// are closed.
     pub(crate) fn clear(self, device: File) -> Result<()> {
         sys::clear_loop(&device).map_err(|error| {
-            Error::io(&error, format_args!("{}: LOOP_CLR_FD", self.path().display()))
+            Error::io(&error, format_args!("{}: detaching the loop device", self.path().display()))
         })
     }
 
@@ -137,7 +137,7 @@ impl Loop {
     pub(crate) fn resize(self) -> Result<()> {
         let resized = File::open(self.path()).and_then(|device| sys::resize_loop(&device));
         resized.map_err(|error| {
-            Error::io(&error, format_args!("{}: LOOP_SET_CAPACITY", self.path().display()))
+            Error::io(&error, format_args!("{}: resizing the loop device", self.path().display()))
         })
     }
 

@@ -52,14 +52,14 @@ impl Nbd {
             mark: &name.mark(),
         };
         let number = kernel()?.connect(&socket, &device);
-        number.map(Self).map_err(|error| Error::io(&error, "netlink: NBD_CMD_CONNECT"))
+        number.map(Self).map_err(|error| Error::io(&error, "netlink: connecting the NBD device"))
     }
 
     /// Disconnects the NBD device from its server at once, even if the device is in use.
     pub(crate) fn disconnect(self) -> Result<()> {
         let done = kernel()?.disconnect(self.0);
         done.map_err(|error| {
-            Error::io(&error, format_args!("/dev/nbd{}: NBD_CMD_DISCONNECT", self.0))
+            Error::io(&error, format_args!("/dev/nbd{}: disconnecting the NBD device", self.0))
         })
     }
 

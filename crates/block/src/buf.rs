@@ -125,7 +125,7 @@ impl BufPool {
         let class = class_of(len);
         let bytes = class_bytes(class);
         if self.0.used_bytes.get() + kept + bytes > self.0.limit_bytes {
-            bail!(Limit, "the buffer pool has no {bytes} more bytes of its {}", self.0.limit_bytes);
+            bail!(Limit, "buffer pool of {} bytes: no {bytes} bytes are free", self.0.limit_bytes);
         }
         self.0.used_bytes.set(self.0.used_bytes.get() + bytes);
         let kept = self.0.kept[class].borrow_mut().pop();

@@ -62,5 +62,5 @@ fn refuse(info: &Info, op: &Op) -> Error {
             info.block_size
         );
     }
-    error!(Invalid, "{verb} of {} bytes: a request has up to {}", range.len(), info.max_transfer)
+    error!(Invalid, "{verb} of {} bytes; the limit is {} bytes", range.len(), info.max_transfer)
 }

@@ -50,7 +50,7 @@ pub async fn check(
         }
         let mut names = beneath.nodes.iter().map(|node| node.name.as_str());
         if let Some((on, lacks)) = names.find_map(|name| locked.get_key_value(name)) {
-            let words = format!("its state is on {on}, and was not checked without {lacks}");
+            let words = format!("the state is on {on}, and was not checked without {lacks}");
             let why = Error::new(ErrorKind::Denied, words);
             found.push(finding(&node.name, Sort::Unchecked, Soundness::Sound, &why));
             continue;

@@ -90,7 +90,7 @@ impl NodeRange {
             if places.len() + open.len() >= PLACES_MAX {
                 return Err(error!(
                     Limit,
-                    "{command:?} reaches over {PLACES_MAX} parts of devices"
+                    "the range of {command:?} lies in over {PLACES_MAX} places of lower devices"
                 )
                 .next("use a shorter range"));
             }
@@ -124,7 +124,7 @@ impl NodeRange {
                 return Err(command.unknown_to(&self.node.name));
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
-                bail!(Unsupported, "device {} may move the bytes of {command:?}", self.node.name);
+                bail!(Unsupported, "{command:?} cannot pass {}, which moves bytes", self.node.name);
             }
             found.extend(all.iter().map(|it| self.below(&lowers[it.lower], it.above, it.range)));
             if found.len() > PLACES_MAX {

@@ -538,7 +538,7 @@ impl Graph {
             }
         };
         if places.len() > most {
-            bail!(Limit, "{range} lies in more than {most} places");
+            bail!(Limit, "bytes {range} of {} lie in over {most} ranges of lowers", member.name);
         }
         Ok(places)
     }

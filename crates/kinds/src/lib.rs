@@ -43,7 +43,8 @@ macro_rules! kinds {
         /// All kinds of devices in this crate.
         pub const REGISTRY: Registry = Registry(&[$($kind::KIND),*]);
 
-        /// The parts of all kinds of this crate in the simulator and the fuzzer.
+        /// For each kind of this crate, how the simulator draws its devices and which of its records the fuzzer
+        /// damages.
         #[cfg(any(test, feature = "testing"))]
         pub const TESTING: &[kind::testing::Testing] = &[$($kind::testing::TESTING),*];
     };

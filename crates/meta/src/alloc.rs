@@ -19,14 +19,14 @@ pub enum Policy {
     /// Takes the first free data block after the last one that was taken. After the last data block, the search
     /// continues at data block 0.
     LogStructured,
-    /// Takes the free data block nearest to the last one that was taken, before or after it.
+    /// Takes the free data block nearest to the last data block that was taken, before or after that data block.
     NearLast,
 }
 
 /// A run of data blocks with consecutive numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// Number of the first data block.
+    /// Number of the first data block of the run.
     pub first: u64,
     /// Number of data blocks in the run.
     pub count: u64,
@@ -187,7 +187,7 @@ impl Allocator {
             Mapping::At(place) => Ok(Some(place)),
             Mapping::Lost(place) => Err(error!(
                 Corrupt,
-                "block {block} is lost: data block {place} has other bytes than were written"
+                "volume block {block} is lost: data block {place} has other bytes than were written"
             )),
         }
     }
@@ -230,11 +230,11 @@ impl Allocator {
         if place < self.places {
             return Ok(U64::new(place + 1));
         }
-        Err(error!(OutOfRange, "data block {place} of only {} data blocks", self.places))
+        Err(error!(OutOfRange, "data block {place} is beyond the {} data blocks", self.places))
     }
 
-    /// Takes a run of 1 to `most` free data blocks, so that no other caller gets them. They count as taken once the
-    /// transaction is committed, and become free again if the transaction is dropped.
+    /// Takes a run of 1 to `most` free data blocks, so that no other caller gets these data blocks. The data blocks
+    /// count as taken once the transaction is committed, and become free again if the transaction is dropped.
     ///
     /// # Errors
     /// `NoSpace` if no data block is free, and errors of reads.

@@ -254,7 +254,7 @@ impl Label {
             _ => past::decode(rest)?,
         };
         if !rest.is_empty() && compatible & !PAST == 0 {
-            return Err(damaged(format_args!("{} bytes follow the last part", rest.len())));
+            return Err(damaged(format_args!("{} bytes follow the end of the label", rest.len())));
         }
         let state = header.state.get();
         let holder = match state & OPEN {
@@ -312,7 +312,7 @@ impl Header {
             return Err(damaged(format_args!("the block size of {block} bytes is impossible")));
         }
         if self.data_start.get() != DATA_START {
-            return Err(damaged(format_args!("the data begins at byte {}", self.data_start)));
+            return Err(damaged(format_args!("the data start {} is impossible", self.data_start)));
         }
         let data = self.data_bytes.get();
         if data == 0 || !data.is_multiple_of(DATA_ALIGN) || data > DATA_BYTES_MAX {

@@ -103,7 +103,7 @@ impl Inspection {
     }
 
     /// Whether a label area has lost its label. `is_it` selects the area. The copies in the other area must show that a
-    /// label was there, and `is_lost` judges the copies of the selected area.
+    /// label was there, and `is_lost` decides from the copies in the selected area.
     fn has_lost(&self, is_it: impl Fn(Area) -> bool, is_lost: impl Fn(&[&Found]) -> bool) -> bool {
         let of = |lost: bool| {
             let copies = self.copies.iter().filter(|copy| is_it(copy.area) == lost);
@@ -123,8 +123,8 @@ impl Inspection {
         was_there && is_lost(&of(true))
     }
 
-    /// Describes the faults of the copies of the newest label. Each such copy has an intact twin in the other label
-    /// area.
+    /// Describes the faults of the copies of the newest label. For each faulty copy, the other label area has an intact
+    /// copy of the same label.
     pub fn faults_of_copies(&self) -> Vec<String> {
         let Ok(Some((label, number))) = &self.label else { return Vec::new() };
         let copies = self.copies.iter().filter(|copy| copy.number == *number);

@@ -58,9 +58,9 @@ struct Magic {
 #[derive(Clone, Copy)]
 enum Name {
     None,
-    /// UTF-8 text: offset and length in bytes.
+    /// A volume name in UTF-8: its offset on the disk and its length, in bytes.
     Text(usize, usize),
-    /// UTF-16 text: offset and length in bytes.
+    /// A volume name in UTF-16: its offset on the disk and its length, in bytes.
     Wide(usize, usize),
 }
 

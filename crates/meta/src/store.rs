@@ -19,7 +19,7 @@ pub enum AreaContent {
     Label(Box<Label>, usize),
     /// A label that this version of Cairn cannot use, with the reason.
     Wrong(Wrong),
-    /// No label, but this content of another program or none.
+    /// The disk has no label, but this content; the disk may also be blank or too small for a label.
     Other(ForeignContent),
 }
 
@@ -50,7 +50,7 @@ struct OnDisk {
     active: Cell<Option<usize>>,
     /// Highest sequence of an update that was started, whether or not it reached the disk.
     tried: Cell<u64>,
-    /// Whether this process has flushed the disk, so that writes of an earlier process in its cache are durable.
+    /// Whether this process has flushed the disk, so that an earlier process's writes in the disk's cache are durable.
     settled: Cell<bool>,
     /// Whether this process has updated the label in both label areas.
     updated: Cell<bool>,
@@ -221,7 +221,7 @@ impl Store {
         Ok(held)
     }
 
-    /// Writes a copy of the label into both label areas, and zeros after it up to `held` bytes. So no bytes of a
+    /// Writes a copy of the label into both label areas, and zeros after the copy up to `held` bytes. So no bytes of a
     /// longer, older label remain, such as a removed key slot of an encrypted device.
     async fn write(&self, copy: &[u8], held: usize, number: usize, data_bytes: u64) -> Result<()> {
         let block = self.lower.info().block_size as usize;
@@ -240,8 +240,8 @@ impl Store {
     }
 }
 
-/// Zeros the back label area at the former end of a disk that has been enlarged, where it had `data_bytes` of data:
-/// these bytes are data now.
+/// Zeros the back label area at the former end of a disk that has been enlarged and had `data_bytes` bytes of data
+/// before: the bytes of this area are data now.
 ///
 /// # Errors
 /// Errors of the disk.

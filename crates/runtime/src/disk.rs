@@ -100,7 +100,7 @@ impl Storage for OpenDisk {
     fn look(&self) -> Result<StorageNow> {
         let (disk, fd) = (&self.disk, self.file.as_raw_fd());
         let now = fstat(&self.file).map_err(|error| {
-            Error::os(error.raw_os_error(), format_args!("{}: stat", disk.path))
+            Error::os(error.raw_os_error(), format_args!("{}: reading the size (stat)", disk.path))
         })?;
         if !self.is_file {
             return Ok(StorageNow { size: disk.size.get(), place: PathState::There });
@@ -163,7 +163,7 @@ impl Storage for OpenDisk {
             return Err(self.disk.outside("extents", range));
         }
         extents(seeker.as_raw_fd(), range, max)
-            .map_err(|error| Error::io(&error, format_args!("{path}: extents of {range}")))
+            .map_err(|error| Error::io(&error, format_args!("{path}: extents of bytes {range}")))
     }
 }
 

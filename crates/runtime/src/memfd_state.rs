@@ -44,7 +44,7 @@ pub(crate) fn take(name: &str, most: usize) -> Result<Vec<u8>> {
     fdstore::take_from_manager(name)?;
     read.map_err(failed)?;
     if bytes.len() > most {
-        bail!(Limit, "{name}: the previous process left over {most} bytes, which are ignored");
+        bail!(Limit, "{name}: the previous process left more than {most} bytes, which are ignored");
     }
     Ok(bytes)
 }

@@ -88,7 +88,7 @@ impl Memory {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(error!(
                 Invalid,
-                "{}: {len} bytes at {at} end past the memory's {}", self.name, self.len
+                "{}: {len} bytes at {at} end past the memory's {} bytes", self.name, self.len
             )),
         }
     }

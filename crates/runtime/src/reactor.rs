@@ -334,7 +334,7 @@ impl Reactor {
         drop(self.engine.take());
         match self.workers.close(until.since(clock())) {
             0 => Ok(()),
-            jobs => Err(error!(TimedOut, "{jobs} worker jobs did not end within {limit:?}")),
+            jobs => Err(error!(TimedOut, "{jobs} jobs of worker threads did not end in {limit:?}")),
         }
     }
 

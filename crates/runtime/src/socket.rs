@@ -94,7 +94,7 @@ pub(crate) fn take(side: Rc<Reactor>, name: &str) -> Result<Rc<dyn Socket>> {
     let left = fdstore::take_named(name)?;
     fdstore::take_from_manager(name)?;
     sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
-        .map_err(|error| Error::io(&error, format_args!("{name}: O_NONBLOCK")))?;
+        .map_err(|error| Error::io(&error, format_args!("{name}: setting O_NONBLOCK")))?;
     let name = describe(&left.file).into();
     Ok(Rc::new(Connection { side, file: Rc::new(left.file), name }))
 }
@@ -213,7 +213,7 @@ struct Handle(Rc<Listening>);
 pub(crate) fn listen(side: Rc<Reactor>, at: &Address) -> Result<Rc<dyn Listener>> {
     if let Some(left) = fdstore::take(|left| is_bound_to(&left.file, at)) {
         sys::set_nonblocking(left.file.as_raw_fd(), side.nonblocking())
-            .map_err(|error| failed(at, "O_NONBLOCK", error))?;
+            .map_err(|error| failed(at, "setting O_NONBLOCK", error))?;
         // A socket of another name was passed by another owner, which keeps its file.
         return listening(side, left.file, at, left.name == LISTENER);
     }

@@ -95,7 +95,7 @@ fn core_shutdown_reports_worker_job_that_does_not_end() {
     let job = core.env().work(move || assert!(ended.recv().is_err()));
     let error = core.shutdown(Duration::from_millis(50)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    assert!(error.to_string().starts_with("1 worker jobs"), "{error}");
+    assert!(error.to_string().starts_with("1 jobs of worker threads"), "{error}");
     drop(end);
     drop(job);
 }

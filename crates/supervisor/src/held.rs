@@ -47,7 +47,7 @@ impl Held {
         let limit = |words: String| Err(Error::new(ErrorKind::Limit, words));
         if self.all.len() >= PASSED_FDS_MAX {
             return limit(format!(
-                "{name} is not held: {PASSED_FDS_MAX} descriptors of {} already are",
+                "{name} is not held: {PASSED_FDS_MAX} descriptors of {} are the limit",
                 self.graph
             ));
         }

@@ -89,7 +89,7 @@ impl Record {
         if bytes.len() > RECORD_MAX_BYTES {
             bail!(
                 Limit,
-                "the record of {} would have {} bytes; at most {RECORD_MAX_BYTES}",
+                "the record of {} would have {} bytes; at most {RECORD_MAX_BYTES} are possible",
                 self.name,
                 bytes.len()
             );
@@ -119,7 +119,7 @@ impl Record {
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         if length.parse() != Ok(body.len()) {
-            let words = format!("{length} bytes were written, but the record has {}", body.len());
+            let words = format!("the record has {} of its {length} bytes", body.len());
             return Err(corrupt(&words));
         }
         if u32::from_str_radix(sum, 16) != Ok(checksum(body)) {

@@ -36,7 +36,7 @@ impl WorkerLock {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = number(&mut file).unwrap_or_default();
-                bail!(InUse, "{}: the worker is process {holder}", path.display());
+                bail!(InUse, "{}: process {holder} is the worker already", path.display());
             }
             Err(error) => return Err(failed(&error.into())),
         }

@@ -355,7 +355,7 @@ impl<C: Connection> Shaking<'_, C> {
                 return Ok(());
             }
             if self.end == BATCH_BYTES {
-                bail!(Io, "the peer's TLS handshake is longer than the limit");
+                bail!(Io, "the peer's TLS handshake is longer than {BATCH_BYTES} bytes");
             }
             let outcome = self.socket.recv(self.buf.slice(self.end..BATCH_BYTES)).await;
             match outcome.result? {

@@ -45,7 +45,7 @@ pub trait Verb: 'static {
 /// `Unsupported` if no device answered the command, or several did.
 pub fn only_one<A>(mut parts: Vec<Part<A>>) -> Result<A> {
     if parts.len() > 1 {
-        bail!(Unsupported, "{} devices answered, and their answers cannot be merged", parts.len());
+        bail!(Unsupported, "the answers of {} devices to a command cannot be merged", parts.len());
     }
     let part = parts.pop().ok_or_else(|| error!(Unsupported, "no device answered the command"))?;
     Ok(part.answer)
@@ -231,7 +231,7 @@ impl Command {
 
 impl Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {:?} of {}", self.verb.name, self.range, self.origin)
+        write!(f, "{} of bytes {:?} from client {}", self.verb.name, self.range, self.origin)
     }
 }
 
@@ -267,7 +267,7 @@ impl Reply {
     /// `Invalid` if the answer is not of that type.
     pub fn answer<V: Verb>(self) -> Result<V::Answer> {
         let answer = self.0.downcast::<V::Answer>().map_err(|_| {
-            error!(Invalid, "the answer has another type than the answer to {}", V::INFO.name)
+            error!(Invalid, "the answer does not have the type of answers to {}", V::INFO.name)
         })?;
         Ok(Rc::unwrap_or_clone(answer))
     }

@@ -218,7 +218,7 @@ impl Serving {
         let gone = now.graph.exports().iter().map(|export| &export.name);
         for name in gone.filter(|name| planned.exports.iter().all(|kept| kept.name != **name)) {
             if let Some(attached) = self.attachments.of(name) {
-                let why = format!("the export {name} is attached as {attached}");
+                let why = format!("the change drops export {name}, attached as {attached}");
                 return Err(Failure::new(Exit::InUse, why).next(format!("cairn detach {attached}")));
             }
             let clients = self.server.connections_to(name);

@@ -136,7 +136,7 @@ fn have_run(event: &Event) {
         Some(message) => process::notify_manager(&message),
         None => {
             let shown = event.program.display();
-            warn!("an event for {shown} is lost: it is too long");
+            warn!("an event for {shown} is lost: the event is too long");
         }
     }
 }

@@ -20,17 +20,17 @@ use crate::tokens::Tokens;
 
 /// ENOENT: the mount has no file of this name.
 const NO_ENTRY: i32 = 2;
-/// ENOTDIR
+/// ENOTDIR, the reply to a directory operation on the file of the mount.
 const NOT_A_DIRECTORY: i32 = 20;
-/// EISDIR
+/// EISDIR, the reply to a file operation on the root directory of the mount.
 const IS_A_DIRECTORY: i32 = 21;
 /// ENOSYS: the kernel does not send such a request again.
 const NOT_IMPLEMENTED: i32 = 38;
-/// EIO
+/// EIO, the reply to a request that was in flight when several server processes ended.
 const FAILED: i32 = 5;
-/// EPROTO
+/// EPROTO, the reply to a message of the kernel that cannot be parsed or has an unsupported FUSE version.
 const NOT_UNDERSTOOD: i32 = 71;
-/// EOPNOTSUPP
+/// EOPNOTSUPP, the reply to a fallocate request with an unsupported mode.
 const UNSUPPORTED: i32 = 95;
 
 /// An export that is served as the only file of a FUSE mount.

@@ -314,8 +314,8 @@ impl Connection {
         self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
     }
 
-    /// Waits for replies, and returns those of the outbox to send together. Returns `None` when the connection sends
-    /// no more replies.
+    /// Waits for replies, and returns the replies in the outbox, to be sent together. Returns `None` when the
+    /// connection sends no more replies.
     pub async fn batch(&self) -> Option<Batch> {
         let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
         self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;

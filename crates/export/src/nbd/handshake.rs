@@ -56,8 +56,8 @@ struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    /// Adds up to `most` volumes of the catalogue to `all`, which come after those in it. Returns whether there are
-    /// no more.
+    /// Adds up to `most` volumes of the catalogue to `all`, the next ones after the last volume in `all`. Returns
+    /// whether the catalogue has no more volumes.
     async fn page(&self, all: &mut Vec<Listed>, most: usize) -> Result<bool, String> {
         let after = all.last().map_or("", |listed| &listed.name);
         let page =

@@ -82,7 +82,7 @@ impl Early {
         &self.bytes[self.taken..]
     }
 
-    /// Completes a receive with the next of these bytes.
+    /// Copies the next early bytes into `into`, and returns a receive that has completed with these bytes.
     fn recv(&mut self, into: Buf) -> Ticket {
         let n = self.rest().len().min(into.len());
         into.slice(0..n).write().copy_from_slice(&self.rest()[..n]);
@@ -113,8 +113,8 @@ struct Reader<'a> {
     early: Early,
     /// Header of the request that was taken off the stream and has not begun.
     head: Option<Head>,
-    /// Bytes of that request's payload that were taken off the stream. Another server needs them if the request does
-    /// not begin.
+    /// Bytes that were taken off the stream and belong to the payload of the request in `head`. Another server needs
+    /// them if the request does not begin.
     unread: Vec<u8>,
     /// Time at which the first byte of the incomplete request arrived.
     since: Option<Mono>,

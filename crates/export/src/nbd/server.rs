@@ -42,7 +42,8 @@ pub(super) struct Inner {
     limits: Limits,
     log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
-    /// Tokens of all connections, in their handshake or after it. A shut token ends the requests of its connection.
+    /// Tokens of all connections, in their handshake or after it. A cancelled token ends the requests of its
+    /// connection.
     pub(super) cancels: RefCell<Vec<Weak<CancelToken>>>,
     pub(super) peers: Rc<Peers>,
     /// Number of open connections, in their handshake or after it.
@@ -175,7 +176,8 @@ impl Server {
         (open.len(), answered && closed.is_some())
     }
 
-    /// Waits up to `limit` until every begun request of these connections is answered. Returns whether they all are.
+    /// Waits up to `limit` until every begun request of the connections `open` is answered. Returns whether all
+    /// requests are answered.
     pub(super) async fn all_quiet(&self, open: &[Rc<Connection>], limit: Duration) -> bool {
         let quiet = async {
             for connection in open {
@@ -300,7 +302,7 @@ impl Server {
         }
         if connection.cut.get() {
             return Err(format!(
-                "the client read no reply for {:?}, and others waited for memory",
+                "the client read no reply for {:?}, and other clients waited for memory",
                 limits.request
             ));
         }

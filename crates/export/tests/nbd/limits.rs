@@ -66,7 +66,7 @@ fn server_closes_stuck_clients_when_clients_wait_for_memory() {
     }
     // There is not enough memory for all clients: the patient one waits until a hog is closed.
     assert_eq!(patient.read(0, 16 << 20).len(), 16 << 20);
-    world.logs("the client read no reply for 500ms, and others waited for memory");
+    world.logs("the client read no reply for 500ms, and other clients waited for memory");
     assert!(world.most_bytes() <= 32 << 20);
 }
 

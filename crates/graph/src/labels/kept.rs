@@ -167,13 +167,13 @@ impl StateStore for LabelStateStore {
             let answers = all(writes.collect()).await;
             let answer = |slots: &[Option<Rc<Slot>>]| {
                 if slots.is_empty() {
-                    bail!(Unsupported, "no disk below the device is present");
+                    bail!(Unsupported, "no disk is present below the device to store its state");
                 }
                 slots.iter().try_for_each(|slot| match slot {
                     Some(slot) => answers
                         [number_of(slot, &disks).expect("every present disk was written")]
                     .clone(),
-                    None => Err(error!(Unsupported, "a disk below has no label")),
+                    None => Err(error!(Unsupported, "a disk below the device has no label")),
                 })
             };
             beneath.iter().map(|(port, slots)| (*port, answer(slots))).collect()

@@ -50,9 +50,10 @@ pub use text::{Remembered, disks};
 pub struct Opening {
     /// The machine that opens the disks.
     pub machine: Machine,
-    /// Whether the graph may be opened without absent disks, if its devices can serve all bytes without them.
+    /// Whether the graph may be opened without absent disks, if the devices of the graph can serve all bytes without
+    /// the absent disks.
     pub degraded: bool,
-    /// Names of the disks that get a new label, whatever they contain.
+    /// Names of the disks that get a new label, whatever the disks contain.
     pub wipe: Vec<String>,
     /// Names of the disks that the operator has replaced by disks at other paths.
     pub replaced: Vec<String>,

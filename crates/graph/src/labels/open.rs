@@ -38,11 +38,11 @@ pub struct Labels {
     /// Number of the broadcast that announced this epoch to the disks.
     broadcast: u64,
     spec: String,
-    /// The specs before `spec`, the newest first.
+    /// The earlier specs of the graph, the newest first.
     past: Rc<[Past]>,
     /// The names of the devices that keep a state in the labels.
     keepers: BTreeSet<String>,
-    /// The names in `keepers` that the labels contained before this start or change.
+    /// The names of the devices whose states the labels contained before this start or live change.
     known: BTreeSet<String>,
     /// The disks of the failed change that these labels undo. They stay open as long as this field holds them, so
     /// [`Labels::commit`] takes them out and drops them at its end.
@@ -52,7 +52,7 @@ pub struct Labels {
 /// The disks on which a failed change may have written its spec.
 #[derive(Default)]
 struct Undoes {
-    /// Names of the disks of the graph before the change that the change uses as well.
+    /// Names of the disks that both the graph before the failed change and the graph of the failed change use.
     shared: BTreeSet<String>,
     /// The labels of the disks that the failed change added to the graph.
     new: Vec<Rc<Slot>>,
@@ -60,7 +60,7 @@ struct Undoes {
 
 #[derive(Clone)]
 struct Disk {
-    /// The disk as the spec describes it with which the disk was opened; `None` if the disk is absent.
+    /// The description of the disk in the spec with which the disk was opened; `None` if the disk is absent.
     disk: Option<LabelledDisk>,
     /// Identity of the disk, the same for every path that leads to it; empty if the disk is absent.
     identity: String,
@@ -314,7 +314,8 @@ impl Disk {
         self.slot.as_ref().map(|slot| &slot.store)
     }
 
-    /// Returns the disk as the change `failed` leaves it.
+    /// Returns the disk for the graph that is opened again after the change `failed`: the states of devices are held
+    /// back.
     fn reopened(&self, failed: Option<&Labels>) -> Self {
         let slot = self.slot.as_ref().map(|slot| {
             let failed = failed.and_then(|failed| failed.slot(&slot.store));
@@ -391,9 +392,9 @@ impl Labels {
         Ok(())
     }
 
-    /// Records in the labels of the disks that `before` has and this graph has not that they were removed. A disk that
-    /// takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels of this
-    /// graph record the removal as well.
+    /// Records in the labels of the disks that `before` has and this graph has not that these disks were removed. A
+    /// disk that takes longer than `GONE_WRITTEN_WITHIN` keeps its old label: the disk may be failing, and the labels
+    /// of this graph record the removal as well.
     pub async fn record_removal(&self, before: &Self) {
         self.write_foreign_spec(&before.without(self)).await;
     }
@@ -404,7 +405,7 @@ impl Labels {
         disks.filter(|slot| other.slot(&slot.store).is_none()).cloned().collect()
     }
 
-    /// Records in the labels of `disks` that they do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
+    /// Records in the labels of `disks` that these disks do not belong to this graph, within `GONE_WRITTEN_WITHIN`.
     async fn write_foreign_spec(&self, disks: &[Rc<Slot>]) {
         let written = disks.iter().map(|slot| {
             let (epoch, spec) = (self.epoch, self.spec.clone());
@@ -443,7 +444,7 @@ impl Labels {
         all(written.collect()).await
     }
 
-    /// Writes the states to the labels that devices have changed since the labels were last written.
+    /// Writes to the labels all states that devices have changed since the last write of the labels.
     async fn catch_up(&self) -> Result<()> {
         let slots = self.disks.values().filter_map(Disk::writable).cloned();
         let behind = slots.map(|slot| -> LocalFuture<Result<()>> {
@@ -470,7 +471,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Lets devices write their states to the labels at once: the change is committed.
+    /// Lets devices write their states to the labels at once from now on, because the live change is committed.
     fn release(&self) {
         self.disks.values().filter_map(|disk| disk.slot.as_ref()).for_each(|slot| slot.release());
     }
@@ -494,7 +495,7 @@ impl Labels {
         all(written.collect()).await.into_iter().collect()
     }
 
-    /// Whether a broadcast reaches all present disks.
+    /// Whether every present disk can be written, so that a broadcast to the labels reaches all of these disks.
     fn reaches_all_disks(&self) -> bool {
         self.disks.values().all(|disk| disk.open.is_none() || disk.writable().is_some())
     }
@@ -678,8 +679,8 @@ impl Labels {
         Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
     }
 
-    /// Whether all bytes that the device at node `index` shows are going to be written through it, over the present
-    /// bytes: the device is the target of a new migration that transforms bytes.
+    /// Whether all bytes that the device at node `index` shows are going to be written through the device, over the
+    /// present bytes: the device is the target of a new migration that transforms bytes.
     fn is_written_anew(&self, planned: &Planned, index: usize) -> bool {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];

@@ -49,7 +49,7 @@ pub(super) struct ProbeResult {
 
 /// A labelled disk that the running graph has open.
 pub(super) struct InUse {
-    /// The disk as the spec describes it with which the disk was opened.
+    /// The description of the disk in the spec with which the disk was opened.
     pub disk: LabelledDisk,
     pub open: OpenDisk,
     pub store: Rc<Store>,
@@ -99,9 +99,9 @@ pub struct DiskPreview {
 }
 
 impl Probe {
-    /// Opens the labelled disks of a spec, reads their labels, and matches the disks to them. Writes nothing. With
-    /// `read_only`, which is for previews, opens the disks read-only. Disks that the running graph `running` has open
-    /// are not opened again.
+    /// Opens the labelled disks of a spec, reads the labels of the disks, and matches the disks to the labels. Writes
+    /// nothing. With `read_only`, which is for previews, opens the disks read-only. Disks that the running graph
+    /// `running` has open are not opened again.
     pub async fn take(
         spec: &Spec,
         registry: Registry,
@@ -184,7 +184,8 @@ impl Probe {
         BoundDisks { disks: &self.disks, binding: &self.binding }
     }
 
-    /// Returns a note for the user about each disk whose bytes are not trusted, because it is stale or overwritten.
+    /// Returns a note for the user about each disk whose bytes are not trusted, because the disk is stale or
+    /// overwritten.
     fn notes(&self) -> Vec<String> {
         let stale = self.bound().stale_names().into_iter().map(|name| {
             format!("note: {name} is older than the other disks, which were used without it")
@@ -234,7 +235,8 @@ impl Probe {
             && self.results.iter().all(is_there)
     }
 
-    /// Returns the errors about labels for which a start would refuse the graph, without those that depend on its plan.
+    /// Returns the errors about labels for which a start would refuse the graph, without the errors that depend on the
+    /// plan of the graph.
     pub fn refusals(&self) -> &[Error] {
         &self.refusals
     }

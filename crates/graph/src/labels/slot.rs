@@ -26,19 +26,20 @@ pub struct LabelUpdate {
     pub keepers: BTreeSet<String>,
 }
 
-/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, the states of its
-/// devices are held back: they get into the label together with the update of the change, or not at all.
+/// The label of a present disk, as the devices of a graph write to it. While a graph is changing, new states of its
+/// devices are held back: these states get into the label together with the update of the change, or not at all.
 pub struct Slot {
     pub store: Rc<Store>,
     /// The states of devices before a failed change, of those devices whose cells the change has altered in the label.
     /// `None` removes the cell. Devices that continued through the change are not included.
     undone: BTreeMap<String, Option<KeptCell>>,
-    /// States of devices that are held back from the label; `None` if devices write to the label at once.
+    /// States that devices have written and that are held back from the label; `None` if devices write to the label at
+    /// once.
     held: RefCell<Option<Cells>>,
     release: Rc<Release>,
-    /// The cells of the label from before the update of a change were put into it.
+    /// The cells that the label had before the update of the running change was put into the label.
     before: RefCell<Option<Cells>>,
-    /// LabelUpdate that are not written yet. They are part of the next update.
+    /// Update that no write has made durable in the label yet. Each later write of the label includes the update.
     update: RefCell<Option<Rc<LabelUpdate>>>,
 }
 
@@ -46,7 +47,7 @@ pub struct Slot {
 #[derive(Default)]
 struct Release {
     done: Cell<bool>,
-    /// Wakes the tasks that wait until `done` is set.
+    /// Wakes the tasks that wait until states of devices are no longer held back from the label.
     waiting: Notify,
 }
 
@@ -157,7 +158,7 @@ impl Slot {
         refused
     }
 
-    /// Writes held-back states into the label until it contains all of them.
+    /// Writes held-back states of devices into the label until the label contains all of these states.
     ///
     /// # Errors
     /// The error of the disk.
@@ -194,8 +195,8 @@ impl Slot {
     }
 }
 
-/// Puts the state of a device into `cells`, unless they have a later state of it. So a device that was replaced cannot
-/// overwrite the state of its successor.
+/// Puts the state of a device into `cells`, unless `cells` have a later state of the device. So a device that was
+/// replaced cannot overwrite the state of its successor.
 fn put(cells: &mut Cells, device: String, cell: KeptCell) -> Result<()> {
     match cells.get(&device) {
         Some(is) if cell.sequence < is.sequence || cell.sequence == is.sequence && cell != *is => {

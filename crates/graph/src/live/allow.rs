@@ -14,7 +14,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
             && !unchanged.contains(&Some(index))
         {
             let words = format!(
-                "{} is on raw disks: a live change would lose which of them are in sync",
+                "{} is on raw disks: a live change would lose which members are in sync",
                 node.name
             );
             let error = Error::because(Reason::ChangeOnRawDisks, words);
@@ -39,7 +39,7 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
         let name = &before.name;
         if let Err(differs) = compared.shows(before.node, after.node) {
             let place = &planned.nodes[differs.new].name;
-            let words = format!("export {name} would show other bytes than now, from {place} on");
+            let words = format!("export {name} would show other bytes, as device {place} differs");
             let next = "apply with --move, to move the bytes; or another name for the export";
             return Err(Error::because(Reason::ChangeOtherBytes, words).next(next));
         }

@@ -21,7 +21,7 @@ pub struct Keys {
     pub volume: RefCell<KeySlots>,
     /// Cost of the key derivation for a new key slot.
     pub cost: Cost,
-    /// KeyOpener of the change in progress: the next change begins with the result of this one.
+    /// Lock that a command about the key slots holds while it runs: another such command is refused meanwhile.
     pub turn: Mutex,
     /// The held lock `turn`, set when the device is closed, so that no later command can change the key slots.
     pub closed: Cell<Option<Locked>>,

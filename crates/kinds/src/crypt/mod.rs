@@ -257,8 +257,8 @@ async fn open(
     Crypt::new(Parts { name, info, env, lower, discards, keys, key }, cipher)
 }
 
-/// Returns `unit`, the data unit in bytes with which the volume was created, if it fits the blocks of the device. A
-/// block, and so a request, must contain complete data units.
+/// Returns `unit`, the data unit in bytes with which the volume was created, if the data unit fits the blocks of the
+/// device. A block, and so a request, must contain complete data units.
 fn made_with(unit: u32, info: &Info) -> Result<u32> {
     if unit <= info.block_size {
         return Ok(unit);

@@ -182,7 +182,7 @@ impl KeyOpener {
         Err(wrong(&volume))
     }
 
-    /// Creates a volume with a random volume key and one key slot, and writes it to no disk.
+    /// Creates a volume with a random volume key and one key slot, and writes nothing to a disk.
     async fn new_volume(&self, unit: u32) -> Result<New> {
         let prompt = format!("new passphrase for {}", self.full_name);
         let passphrase = passphrase(&self.env, &self.source, &self.full_name, prompt, true).await?;

@@ -135,15 +135,15 @@ pub enum FormatError {
         /// Value of the field in the bytes.
         value: u64,
     },
-    /// A number in the bytes is outside its limits.
+    /// A number in the encoded key slots is outside its limits.
     Number {
         /// Name of the field with the number.
         what: &'static str,
-        /// Value of the number.
+        /// Value of the field in the encoded key slots.
         value: u64,
-        /// Least permitted value.
+        /// Least permitted value of the field.
         least: u32,
-        /// Greatest permitted value.
+        /// Greatest permitted value of the field.
         most: u64,
     },
     /// The size of a data unit in bytes, which is no power of two from 512 to 65536.

@@ -18,7 +18,7 @@ impl Verb for Keys {
 /// which the server reads: no key is part of a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeyRequest {
-    /// The change of a key slot.
+    /// The change of a key slot that the encrypted device must make.
     #[serde(flatten)]
     pub change: KeyChange,
     /// Whether to report the result of the change without making it.

@@ -23,7 +23,7 @@ const TWEAK_UNIT_BYTES: u64 = 512;
 /// Bytes of locked memory for the two contexts of a cipher: one encrypts, the other decrypts.
 const PAGE: usize = 4096;
 const CONTEXT_ROOM: usize = PAGE / 2;
-/// Offset of the key schedules in the memory of a context; they reach to the end of that memory.
+/// Offset in bytes of the key schedules in the memory of a context. The key schedules reach to the end of that memory.
 const SCHEDULES_AT: usize = 256;
 
 /// The direction in which a cipher works: encryption or decryption.

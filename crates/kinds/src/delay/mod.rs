@@ -111,7 +111,7 @@ struct Delay {
     info: Info,
     lower: Lower,
     env: Env,
-    /// The delay of each verb, by its number.
+    /// The delay of each operation, such as a read, by the number of the operation.
     times: [Duration; OpKind::ALL.len()],
     jitter_ns: u64,
     delayed: Cell<u64>,

@@ -166,7 +166,7 @@ fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
     }))
 }
 
-/// Returns the set of the verbs that `words` name, one bit for each.
+/// Returns a bitmap of the operations that fail, by operation number: those that `words` name, or the default ones.
 fn verbs(words: &[String]) -> u8 {
     let chosen = |verb: &OpKind| match words {
         [] => VERBS_DEFAULT.contains(verb),

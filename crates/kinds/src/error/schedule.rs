@@ -6,11 +6,11 @@ const ENTRIES_MAX: usize = 1024;
 /// The set of requests that a device fails, by their numbers, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// All requests.
+    /// Every request fails.
     All,
-    /// The requests whose numbers are multiples of this number.
+    /// Requests whose numbers are multiples of this number fail.
     Every(u64),
-    /// The requests with numbers in these inclusive ranges, in ascending order.
+    /// Requests with numbers in these inclusive ranges fail. The ranges are in ascending order.
     Listed(Vec<(u64, u64)>),
 }
 
@@ -35,7 +35,7 @@ impl Schedule {
                 return Err(format!("{:?} is not greater than {before}", entry.trim()));
             }
             if listed.len() == ENTRIES_MAX {
-                return Err(format!("more than {ENTRIES_MAX} entries"));
+                return Err(format!("the list has more than {ENTRIES_MAX} entries"));
             }
             listed.push((first, last));
         }
@@ -92,6 +92,6 @@ mod tests {
             "range \"9-3\" ends before its first number"
         );
         let long = (1..=1025).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
-        assert_eq!(Schedule::parse(&long).unwrap_err(), "more than 1024 entries");
+        assert_eq!(Schedule::parse(&long).unwrap_err(), "the list has more than 1024 entries");
     }
 }

@@ -222,8 +222,8 @@ impl Opened {
     }
 }
 
-/// Opens the disk. If an earlier disk has the same file open, takes that over instead, with its present size and the
-/// new options.
+/// Opens the disk. If an earlier disk has the same file open, takes over that open file instead, with the present size
+/// of the file and the new options.
 fn make(making: MakerArgs<'_>) -> Result<Rc<dyn AnyDevice>> {
     let MakerArgs { config: given, env, before, .. } = making;
     let open = open_of(given);

@@ -18,7 +18,7 @@ pub struct Bucket {
     /// Largest level, in parts, that the bucket reaches while no request takes tokens.
     full: u128,
     level: u128,
-    /// Time of the last update of `level`.
+    /// Time at which `level`, the content of the bucket, was last updated.
     at: Mono,
 }
 
@@ -54,7 +54,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Returns a throttle with these token buckets; `None` means no limit.
+    /// Returns a throttle with a token bucket for requests and one for bytes; `None` means no limit.
     pub fn new(requests: Option<Bucket>, bytes: Option<Bucket>) -> Self {
         Self { requests, bytes }
     }

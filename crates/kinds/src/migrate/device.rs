@@ -151,7 +151,7 @@ impl Inner {
     /// meanwhile.
     async fn carry_out(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         if let Some(torn) = self.torn.borrow().as_ref().filter(|torn| torn.range.overlaps(range)) {
-            let words = format!("{} is moved only in part: the migration has stopped", torn.range);
+            let words = format!("bytes {} are partly moved: the migration has stopped", torn.range);
             return Err(Error::new(ErrorKind::Io, words).at(&self.name));
         }
         let boundary = self.boundary.get();

@@ -245,8 +245,8 @@ impl Inner {
         if damaged > 0 {
             return Err(error!(
                 Corrupt,
-                "{damaged} of {} sectors in {} hold neither their old nor their new bytes: a disk \
-                 has lost writes",
+                "{damaged} of {} sectors in bytes {} hold neither their old nor their new bytes: a \
+                 disk has lost writes",
                 is_new.len(),
                 window.range
             )

@@ -294,8 +294,9 @@ impl Inner {
 
     /// Handles a request to member `index` that is past its deadline. If the member is the last in sync, it stays in
     /// sync, and this function keeps the lock of the range until the member replies: the late write must not overwrite
-    /// newer bytes. Any other member is retired at once, even if the caller has already given up the request. A
-    /// restarted resync gives up its requests, and a late write would overwrite bytes of the new resync.
+    /// newer bytes. Any other member is marked as failed at once, even if the caller no longer waits for the request. A
+    /// restarted resync does not wait for its earlier requests, and a late write would overwrite bytes of the new
+    /// resync.
     fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
         let error = self.no_answer(index);
         self.emit(What::DiskLate, Some(index), error.to_string());
@@ -353,9 +354,9 @@ impl Inner {
         flushed
     }
 
-    /// Sends `op` to every member that takes writes, waits for all replies, and retires the members that fail. Succeeds
-    /// if `op` succeeded on a member that stays in sync. `alone` is the lock of the range that `op` changes; `None` for
-    /// a flush.
+    /// Sends `op` to every member that takes writes, waits for all replies, and marks each member that fails as failed.
+    /// Succeeds if `op` succeeded on a member that stays in sync. `alone` is the lock of the range that `op` changes;
+    /// `None` for a flush.
     async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
@@ -382,8 +383,8 @@ impl Inner {
         self.judge(op, worked, failures)
     }
 
-    /// Counts a failure of `op` on member `index`, and retires the member before the other members have replied: a disk
-    /// with a failed flush may return older bytes from then on.
+    /// Counts a failure of `op` on member `index`, and marks the member as failed before the other members have
+    /// replied: a disk with a failed flush may return older bytes from then on.
     fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
         self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
@@ -474,7 +475,7 @@ impl Inner {
     pub fn find(&self, name: &str) -> Result<usize> {
         self.members.iter().position(|member| member.lower.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.members.iter().map(|member| member.lower.name()).collect();
-            error!(NotFound, "{} has no member {name:?}, but {}", self.name, names.join(", "))
+            error!(NotFound, "{} has no member {name:?}; members: {}", self.name, names.join(", "))
         })
     }
 

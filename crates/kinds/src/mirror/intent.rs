@@ -158,7 +158,7 @@ mod tests {
         Intent::new(Regions::new(1000 * REGION, REGION).unwrap())
     }
 
-    /// Writes to a range. Returns whether that needed a state.
+    /// Records a client write to `range` in the bitmap. Returns whether the mirror had to write a state for the write.
     fn write(intent: &Intent, range: ByteRange) -> bool {
         intent.count_write();
         if intent.covers(range) {

@@ -9,7 +9,7 @@ use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mon
 
 use super::regions::Bitmap;
 
-/// Number of read errors within [`ERRORS_WITHIN`] after which the mirror retires a member.
+/// Number of read errors within [`ERRORS_WITHIN`] after which the mirror marks a member as failed.
 pub const ERRORS_MAX: usize = 10;
 
 /// Time span in which read errors of a member are counted, see [`ERRORS_MAX`].
@@ -156,8 +156,8 @@ impl Member {
         self.errors.set(self.errors.get() + 1);
     }
 
-    /// Counts a read error of the member. Returns whether the member must be retired: it has had [`ERRORS_MAX`] read
-    /// errors within [`ERRORS_WITHIN`].
+    /// Counts a read error of the member. Returns whether the mirror must mark the member as failed: the member has had
+    /// [`ERRORS_MAX`] read errors within [`ERRORS_WITHIN`].
     pub fn read_failed(&self, now: Mono) -> bool {
         self.count_error();
         let mut recent = self.recent.borrow_mut();
@@ -174,7 +174,8 @@ impl Member {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Returns the counter of late requests of the member, for the task that waits for one of them.
+    /// Returns the counter of late requests of the member, for the task that waits for the reply to one of these
+    /// requests.
     pub fn late_counter(&self) -> Rc<Cell<u32>> {
         self.late.clone()
     }

@@ -15,7 +15,7 @@ const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER"
 pub struct Members<'m> {
     /// Names of the members, by port.
     pub names: Vec<&'m str>,
-    /// State of the mirror in the labels beneath each member, and facts about the disks there, by port.
+    /// State of the mirror in the labels beneath each member, and facts about the disks beneath the member, by port.
     pub found: Vec<&'m Found>,
     /// Regions of the mirror's bitmaps.
     pub regions: Regions,
@@ -40,8 +40,8 @@ pub struct Decision {
     pub states: Vec<MemberState>,
     /// For each member, the regions in which it differs from the members in sync.
     pub missing: Vec<Bitmap>,
-    /// For each member, the last generation of the mirror's state that is known to be in its labels, and the last
-    /// generation that was sent to them.
+    /// For each member, the last generation of the mirror's state that is known to be in the member's labels, and the
+    /// last generation that was sent to these labels.
     pub known: Vec<(Generation, Generation)>,
     /// For each member, whether all its bytes were copied from other members while another member was absent:
     /// [`Known::refilled`].
@@ -202,8 +202,8 @@ impl Members<'_> {
         map
     }
 
-    /// Returns the own record of member `n`, if all disks beneath the member have the record, and the record may be
-    /// there according to the newest record.
+    /// Returns the own record of member `n`, if all disks beneath the member have the record, and the newest record
+    /// permits that the record is in these labels.
     fn counting<'r>(
         &self,
         n: usize,
@@ -443,7 +443,7 @@ impl Members<'_> {
     }
 
     /// Returns the generation of the mirror's state that is known to be in the labels of member `n`, and the last
-    /// generation that was sent to them.
+    /// generation that was sent to these labels.
     fn generation(
         &self,
         n: usize,
@@ -467,14 +467,14 @@ fn flush_failed() -> Error {
 
 impl Known {
     /// Whether the state with generation `own` may be in the labels of the member according to the record with these
-    /// facts. An older state of the same opening may be there too.
+    /// facts. An older state of the same opening of the mirror may be in these labels too.
     fn may_have(&self, own: Generation) -> bool {
         own == self.known
             || own.incarnation == self.sent.incarnation && own.events <= self.sent.events
     }
 
     /// Whether the state with generation `own` may be in the labels of the member, and is not older than the state that
-    /// is known to be there.
+    /// is known to be in these labels.
     fn should_have(&self, own: Generation) -> bool {
         let later =
             self.known.incarnation != self.sent.incarnation || own.events >= self.known.events;

@@ -213,7 +213,7 @@ impl Record {
     /// The reason why `bytes` are no valid record of a mirror.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let (header, rest) =
-            Header::ref_from_prefix(bytes).map_err(|_| format!("{} bytes", bytes.len()))?;
+            Header::ref_from_prefix(bytes).map_err(|_| format!("only {} bytes", bytes.len()))?;
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
         let version = header.version.get();
         if version != VERSION {
@@ -251,7 +251,7 @@ impl Record {
 /// sizes.
 fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let (sizes, rest) =
-        Sizes::ref_from_prefix(rest).map_err(|_| format!("{} bytes", rest.len()))?;
+        Sizes::ref_from_prefix(rest).map_err(|_| format!("only {} bytes of sizes", rest.len()))?;
     let regions = Regions::new(sizes.size.get(), sizes.region_bytes.get())?;
     let (ended, at) = (sizes.scrub_ended_unix_s.get(), sizes.scrub_at.get());
     if ended > TIME_MAX || at != NOT_FOUND && at > regions.size() {
@@ -264,7 +264,7 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     Ok((regions, scrubbed, rest))
 }
 
-/// A reader of the encoded bitmaps of a record, in order.
+/// A reader of the encoded bitmaps in the record of a mirror's state, in order.
 struct Maps<'b> {
     bytes: &'b [u8],
     count: usize,
@@ -279,13 +279,13 @@ impl<'b> Maps<'b> {
         Ok(Self { bytes, count })
     }
 
-    /// Reads the bitmap of dirty regions. `there` is whether the record contains that bitmap; without it, no region is
-    /// dirty.
+    /// Reads the bitmap of dirty regions from the record. `there` is whether the record contains that bitmap; without
+    /// it, no region is dirty.
     fn of_all(&mut self, there: bool) -> Result<Bitmap, String> {
         if there { self.next() } else { Ok(Bitmap::none(self.count)) }
     }
 
-    /// Reads the bitmap of a member, which must not be full.
+    /// Reads the next bitmap of a member from the record. The bitmap must not contain all regions.
     fn of_some(&mut self) -> Result<Bitmap, String> {
         let map = self.next()?;
         if map.len() == self.count {
@@ -414,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Writes two members at `at`, one in sync and one failed.
+    /// Encodes the entries of two members, one in sync and one failed, into a record from byte `at` on.
     fn put_members(bytes: &mut [u8], at: usize) {
         for (at, name, state) in [(at, b'a', 1), (at + 104, b'b', 3)] {
             (bytes[at], bytes[at + 64]) = (name, state);

@@ -324,7 +324,7 @@ impl Inner {
         self.emit(What::RangeRewritten, Some(index), range.to_string());
     }
 
-    /// Reads a range from the first member in sync that can read it and is not in `tried`.
+    /// Reads a range from the first member in sync that can read the range and is not in `tried`.
     async fn read_any(&self, range: ByteRange, room: Buf, mut tried: Copies) -> Result<Buf> {
         let mut room = Some(room);
         let mut failed = error!(Faulted, "no other member is in sync").at(&self.name);

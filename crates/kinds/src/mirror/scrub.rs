@@ -203,8 +203,8 @@ impl Inner {
         });
     }
 
-    /// Reads the range `part` from all members in sync, and rewrites it on members that have other bytes or cannot read
-    /// it.
+    /// Reads the range `part` from all members in sync, and rewrites `part` on members that have other bytes or cannot
+    /// read `part`.
     async fn scrub_part(&self, part: ByteRange) {
         let len = part.len() as usize;
         let stride = len.next_multiple_of(BUF_ALIGN);

@@ -24,7 +24,8 @@ use super::scrub::Scrubbed;
 pub struct SuperblockWriter {
     kept: Rc<dyn StateStore>,
     lineage: Rc<Lineage>,
-    /// For each member, the last state that is known to be in its labels, and the last state that was sent to them.
+    /// For each member, the last state of the mirror that is known to be in the member's labels, and the last state
+    /// that was sent to these labels.
     known: RefCell<Vec<(Generation, Generation)>>,
     /// For each member, the [`Known::refilled`] to record: whether a resync copies or copied all its bytes, and another
     /// member has been absent since.
@@ -46,9 +47,8 @@ struct Durable {
     /// The [`SuperblockWriter::version`] when the state was made: changes of members and flags up to this number are
     /// durable.
     version: u64,
-    /// Whether the change of the graph that made the mirror was committed when the state was written. Before the
-    /// commit, the store holds a state back and does not report the outcome of its write, so the state must be written
-    /// once more.
+    /// Whether the live change that made the mirror was committed when the state was written. Before the commit, the
+    /// store holds a state back and does not report the outcome of its write, so the state must be written once more.
     is_committed: bool,
 }
 
@@ -126,14 +126,14 @@ impl SuperblockWriter {
         })
     }
 
-    /// Waits until the change of the graph that makes the mirror is committed.
+    /// Waits until the live change that makes the mirror is committed.
     pub fn committed(&self) -> LocalFuture<()> {
         self.kept.committed()
     }
 
-    /// Whether a state that was written after the commit of the graph is durable in the labels. Before that, no state
-    /// may record that members have more writes than at the opening of the mirror: an older image could be taken for a
-    /// member.
+    /// Whether a state of the mirror that was written after the commit of the live change is durable in the labels.
+    /// Before such a state is durable, no state may record that members have more writes than at the opening of the
+    /// mirror: an older image could be taken for a member.
     fn is_settled(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_committed)
     }
@@ -172,8 +172,8 @@ impl SuperblockWriter {
 }
 
 impl Inner {
-    /// Waits until all changes of members are durable in the labels of the remaining members. Retires a member whose
-    /// labels cannot be written; the next state records that.
+    /// Waits until all changes of members are durable in the labels of the remaining members. Marks a member as failed
+    /// if its labels cannot be written; the next state of the mirror records the failure.
     ///
     /// # Errors
     /// The error of a label write, if no member in sync could record the changes.
@@ -182,8 +182,8 @@ impl Inner {
         self.write_until(writer, || writer.is_durable(&self.members)).await
     }
 
-    /// Writes states until `is_known` returns that the changes of the caller are durable. While the caller waits for
-    /// the lock `turn`, another task may write a state with these changes.
+    /// Writes states of the mirror until `is_known` returns that the changes that the caller waits for are durable.
+    /// While the caller waits for the lock `turn`, another task may write a state with these changes.
     async fn write_until(
         &self,
         writer: &SuperblockWriter,
@@ -198,7 +198,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the next state to the labels of all members that take writes. The caller holds the lock `turn`.
+    /// Writes the next state of the mirror to the labels of all members that take writes. The caller holds the lock
+    /// `turn`.
     async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
         let version = writer.version(&self.members);
         let takes = |n: &usize| self.members[*n].takes_writes();
@@ -231,8 +232,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Arranges that a member is retired as soon as a write of its labels fails or is late, before the writes of the
-    /// other labels have ended.
+    /// Arranges that the mirror marks a member as failed as soon as a write of its labels fails or is late, before the
+    /// writes of the other labels have ended.
     pub fn hear_of_failures(&self) {
         let Some(writer) = &self.writer else { return };
         let me = self.me.clone();
@@ -244,8 +245,8 @@ impl Inner {
         writer.kept.on_failure(self.deadline.clone(), Rc::new(told));
     }
 
-    /// Spawns a task that writes the state of the mirror once more after the commit of the change of the graph, and
-    /// retires members whose labels cannot be written.
+    /// Spawns a task that writes the state of the mirror once more after the live change that makes the mirror is
+    /// committed. The task marks members whose labels cannot be written as failed.
     pub fn remember_when_sure(&self) {
         let Some(writer) = self.writer.as_ref().filter(|writer| !writer.kept.is_committed()) else {
             return;

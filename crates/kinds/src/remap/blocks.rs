@@ -125,7 +125,7 @@ impl Inner {
     }
 
     pub fn lost(&self, range: ByteRange) -> Error {
-        error!(Corrupt, "a disk lost {range} in a crash")
+        error!(Corrupt, "a disk lost bytes {range} in a crash")
             .next(format!("write or discard the whole block of {} bytes", self.layout.block_bytes))
             .at(&self.name)
     }
@@ -403,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Frees the places of the whole blocks in a range. Returns them, with adjacent places joined.
+    /// Unmaps the whole blocks in a range, and frees their data blocks. Returns the freed data blocks as runs.
     fn free_blocks(
         &self,
         map: &Map,

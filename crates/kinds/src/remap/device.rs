@@ -34,7 +34,7 @@ pub struct Inner {
     pub info: Info,
     pub layout: Layout,
     pub data: Lower,
-    /// Port of the lower `data`.
+    /// Port of the lower that holds the data blocks.
     pub data_port: usize,
     pub opening: Opening,
     /// Lock of byte ranges: shared by requests that use mapped blocks, exclusive for changes of the map.
@@ -167,9 +167,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Spawns a task that opens the vault after the commit of the change of the graph that makes this device. Before
-    /// the commit the device may write nothing: opening a vault writes to its disks, the change may still be undone,
-    /// and a mirror below may not be able to mark dirty regions yet.
+    /// Spawns a task that opens the vault with the map of blocks after the live change that makes this device is
+    /// committed. Before the commit the device may write nothing: opening a vault writes to its disks, the change may
+    /// still be undone, and a mirror below may not be able to mark dirty regions yet.
     pub fn open_later(self: &Rc<Self>, record: Record) {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {

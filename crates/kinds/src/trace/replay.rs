@@ -96,8 +96,8 @@ impl Flights {
     }
 
     async fn buf(&mut self, range: ByteRange, env: &Env) -> Result<Buf> {
-        let len =
-            usize::try_from(range.len()).map_err(|_| error!(Limit, "a buffer for {range}"))?;
+        let len = usize::try_from(range.len())
+            .map_err(|_| error!(Limit, "bytes {range} fit into no buffer"))?;
         loop {
             match env.buf(len) {
                 Err(error) if error.kind() == ErrorKind::Limit && !self.0.is_empty() => {

@@ -109,7 +109,7 @@ impl Bitmap {
         let entry = transaction.expect(self.id, ObjectKind::Bitmap)?;
         check(&entry, first.saturating_add(count))?;
         let count = u32::try_from(count).map_err(|_| {
-            error!(Limit, "a change sets {count} bits; {} are possible: split it", u32::MAX)
+            error!(Limit, "a change sets {count} bits; {} are possible: split the change", u32::MAX)
         })?;
         transaction.change(self.id.0, first, Verb::Bits(count, value));
         Ok(())
@@ -142,8 +142,8 @@ impl Bitmap {
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
-    /// Returns the first clear bit at or after bit `from`, and the number of clear bits in a row from there on, at most
-    /// `most`; `None` if all these bits are set.
+    /// Returns the first clear bit at or after bit `from`, and the number of clear bits in a row from that bit on, at
+    /// most `most`; `None` if no bit at or after `from` is clear.
     ///
     /// # Errors
     /// As [`Bitmap::test`].
@@ -201,7 +201,7 @@ fn last_clear(page: &[u8], end: u64) -> Option<u64> {
 
 fn check(entry: &super::Entry, end: u64) -> Result<()> {
     if end > entry.length {
-        let words = format!("a change ends at bit {end}, beyond the {} of {entry}", entry.length);
+        let words = format!("a change ends at bit {end}; {entry} has {} bits", entry.length);
         return Err(Error::new(ErrorKind::OutOfRange, words));
     }
     Ok(())

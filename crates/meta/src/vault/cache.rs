@@ -12,8 +12,8 @@ use super::page::{PAGE_BYTES, Page};
 /// Smallest size in bytes of the page cache of a vault.
 pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 
-/// Share of the cache's memory for second copies of pages, which change while a checkpoint writes them: one page in
-/// this many.
+/// Share of the vault's page cache for second versions of pages, which change while a checkpoint writes them to the
+/// disks: one page in this many.
 const COPIES_PART: usize = 5;
 
 /// Share of the cached pages that may be dirty (changed since the last checkpoint): one page in this many.
@@ -27,7 +27,7 @@ struct Frame {
     dirty: bool,
     /// Whether a checkpoint is writing the version of the page that was current when the checkpoint began.
     frozen: bool,
-    /// Whether the page was used since the search for a page to evict last passed it.
+    /// Whether the page was used since the last search for a page to evict passed the page.
     seen: bool,
 }
 
@@ -75,14 +75,14 @@ impl Cache {
         self.dirty.len()
     }
 
-    /// Returns the page `number` if it is in the cache, and marks it as used.
+    /// Returns the page `number` if the page is in the cache, and marks the page as used.
     pub fn get(&mut self, number: PageNumber) -> Option<&Rc<Page>> {
         let frame = &mut self.frames[*self.places.get(&number)?];
         frame.seen = true;
         Some(&frame.page)
     }
 
-    /// Returns the page `number` if it is in the cache, without marking it as used.
+    /// Returns the page `number` if the page is in the cache, without marking the page as used.
     pub fn peek(&self, number: PageNumber) -> Option<&Rc<Page>> {
         Some(&self.frames[*self.places.get(&number)?].page)
     }
@@ -108,8 +108,8 @@ impl Cache {
         self.peak = self.peak.max(self.frames.len());
     }
 
-    /// Evicts the next page that is evictable and was not used since this search last passed it. Returns whether one
-    /// was evicted.
+    /// Evicts the next page that is evictable and was not used since the last search for a page to evict passed the
+    /// page. Returns whether a page was evicted.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();

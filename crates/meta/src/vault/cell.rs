@@ -37,7 +37,7 @@ impl Spec {
         Self { owner, role, kind, advisory: false, record_bytes: 0, length: bytes }
     }
 
-    /// Returns these properties for an advisory object: a crash may undo its latest changes.
+    /// Marks the new object as advisory: a crash may undo the latest changes of the object.
     #[must_use]
     pub fn advisory(self) -> Self {
         Self { advisory: true, ..self }

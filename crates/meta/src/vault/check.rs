@@ -14,13 +14,13 @@ const BATCH: u64 = 64;
 /// Result of the verification of a vault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// Number of pages that were verified, each on every current copy.
+    /// Number of pages that the check verified, each on every current copy of the vault.
     pub pages: u64,
     /// Descriptions of the first [`FINDINGS_MAX`] faults.
     pub wrong: Vec<String>,
     /// Number of all faults, including those that are not described.
     pub count: u64,
-    /// Whether no data are lost: each page that is damaged on one copy is intact on another copy.
+    /// Whether no data are lost: each page that is damaged on one copy of the vault is intact on another copy.
     pub repairable: bool,
 }
 

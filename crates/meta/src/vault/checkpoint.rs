@@ -12,7 +12,7 @@ use super::page::{PAGE_BYTES, Page, Pointer};
 use super::replicas::Durable;
 use super::superblock::Position;
 
-/// Maximum number of page writes of a checkpoint in flight at one time to each copy.
+/// Maximum number of page writes that a checkpoint has in flight at one time to each copy of the vault.
 pub(super) const WINDOW: usize = 16;
 
 /// The dirty pages of the cache at the start of a checkpoint, and the position of the next record of the log at that
@@ -37,7 +37,7 @@ impl Inner {
     }
 
     /// Spawns a checkpoint if the cache has half of the permitted dirty pages, if half of the log is in use, or if a
-    /// page needs a repair on a copy.
+    /// page needs a repair on a copy of the vault.
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
@@ -116,7 +116,7 @@ struct Climb<'a> {
     checkpoint: u64,
     /// For each level of the map, from the lowest: the map page whose pointers are being updated.
     open: Vec<Option<(PageNumber, Page)>>,
-    /// Numbers of the map pages that were written.
+    /// Numbers of the pages of the map of pages that the checkpoint has written.
     map: Vec<PageNumber>,
     window: VecDeque<Vec<(usize, Vec<Child>)>>,
     root: Option<Pointer>,

@@ -234,7 +234,7 @@ impl Inner {
         Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
     }
 
-    /// Spawns the leader task, unless it is running.
+    /// Spawns the task that writes the queued transactions to the log of the vault, unless this task is running.
     fn lead_soon(&self) {
         if !self.commits.leading.replace(true) {
             let vault = self.me.upgrade().expect("a vault outlives its calls");
@@ -338,7 +338,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the copies with the record, and the lower with the data that the record names, in parallel.
+    /// Flushes in parallel the vault's copies, which have the new record, and the lower with the data that the record
+    /// names.
     async fn flush_with_data(&self, group: &Group) -> Result<()> {
         let Some(place) = &self.data else {
             self.replicas.flush().await;

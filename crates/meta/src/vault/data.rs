@@ -140,7 +140,7 @@ impl Inner {
                 return Ok(true);
             }
             let words =
-                "the last record of the vault names data; open the vault with the disk of the data";
+                "open the vault with its data disk, which is needed to check the last log record";
             return Err(block::Error::new(block::ErrorKind::Invalid, words));
         };
         if data.range.end() > place.lower.info().size {
@@ -169,7 +169,7 @@ pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, S
                 Change { verb: Verb::Write(&number), ..change }.encode(&mut marked);
             }
             (true, verb) => {
-                return Err(format!("data is named before {verb:?}, not before a write"));
+                return Err(format!("a checksum of data is followed by {verb:?}, not by a write"));
             }
         }
         is_lost = Data::of(&change).is_some_and(|data| lost.contains(&data.range));

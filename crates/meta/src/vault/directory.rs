@@ -35,7 +35,7 @@ pub struct Spec {
 pub(super) struct Planned {
     pub slot: usize,
     pub entry: Rc<Entry>,
-    /// Pages that the change adds to the pages of the object.
+    /// Pages that the creation or extension adds to the object.
     pub taken: Vec<Run>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Directory {
     /// Objects whose deletion is being committed.
     going: BTreeSet<u64>,
     next: u64,
-    /// Whether `free` is known. It is not known while an opening still reads the slots.
+    /// Whether the free pages of the vault are known. They are unknown while an opening still reads the directory.
     counted: bool,
 }
 

@@ -26,11 +26,11 @@ const ADVISORY: u32 = 1;
 /// Kind of an object of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ObjectKind {
-    /// A small state, which is read and written as one value; its length is in bytes.
+    /// A small state, which is read and written as one value; the length of the object is in bytes.
     Cell,
-    /// Records of equal size; the length is their number.
+    /// Records of equal size; the length of the object is the number of records.
     Array,
-    /// Bits; the length is their number.
+    /// Bits; the length of the object is the number of bits.
     Bitmap,
     /// Log entries, appended at the end and trimmed at the front; the length of the log is in bytes.
     Log,
@@ -59,7 +59,7 @@ impl ObjectKind {
 /// A run of consecutive pages of a vault that belong to one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Run {
-    /// Number of the first page.
+    /// Number of the first page of the run.
     pub first: u32,
     /// Number of pages in the run.
     pub pages: u32,
@@ -173,11 +173,11 @@ impl Entry {
         let array = self.kind == ObjectKind::Array;
         let possible = if array { 1..=CONTENT_BYTES as u32 } else { 0..=0 };
         if !possible.contains(&self.record_bytes) {
-            return Err(format!("{self} has records of {} bytes", self.record_bytes));
+            return Err(format!("{self} has impossible records of {} bytes", self.record_bytes));
         }
         if self.length == 0 || self.length > COUNT_MAX || self.runs.iter().any(|run| run.pages == 0)
         {
-            return Err(format!("{self} has length {} or an empty run of pages", self.length));
+            return Err(format!("{self} has bad length {} or an empty run of pages", self.length));
         }
         let needed = self.kind.pages(self.record_bytes, self.length);
         if needed != self.pages() {

@@ -4,10 +4,10 @@ use block::{Error, ErrorKind, Result};
 
 use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
 
-/// Offsets on a copy of the two slots for its superblock.
+/// Offsets in bytes of the two slots for the superblock on a copy of a vault.
 pub const SUPERBLOCKS: [u64; 2] = [0, PAGE_BYTES as u64];
 
-/// Offset on a copy of the first byte of the log.
+/// Offset in bytes of the log on a copy of a vault.
 pub const LOG_START: u64 = 2 * PAGE_BYTES as u64;
 
 /// Minimum length in bytes of the log of a vault.
@@ -32,7 +32,7 @@ pub const PAGES_MAX: u64 = 1 << 31;
 /// Minimum number of pages for objects in one vault.
 pub const PAGES_MIN: u64 = 8;
 
-/// Number of bytes on a copy for both homes of a page.
+/// Bytes of both homes of a page on a copy of a vault: the places for the page's old and new version.
 const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
 /// Maximum number of levels of the map of pages: 254 pointers per page, to the power of 4, are more than [`PAGES_MAX`].
@@ -45,7 +45,7 @@ pub type PageNumber = u64;
 /// Sizes of the parts of a vault. They are the same on each of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Number of bytes that a copy occupies on its disk.
+    /// Number of bytes that a copy of the vault occupies on its disk.
     pub bytes: u64,
     /// Length of the log in bytes.
     pub log_bytes: u64,
@@ -88,12 +88,12 @@ impl Geometry {
         all.end()
     }
 
-    /// Returns the offset on a copy of the first byte after the last page.
+    /// Returns the offset in bytes of the end of the last page on a copy of the vault.
     pub fn end(&self) -> u64 {
         self.home(self.all_pages(), 0)
     }
 
-    /// Checks these sizes against the limits of a vault. The error is a description of the fault.
+    /// Checks the sizes of the parts of a vault against their limits. The error is a description of the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes)
@@ -164,8 +164,8 @@ impl Geometry {
         None
     }
 
-    /// Returns the offset on a copy of home `home` (0 or 1) of page `page`. The two homes of a page hold its old and
-    /// its new version.
+    /// Returns the offset in bytes of home `home` (0 or 1) of page `page` on a copy of the vault. The two homes of a
+    /// page hold its old and its new version.
     pub fn home(&self, page: PageNumber, home: usize) -> u64 {
         LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
     }

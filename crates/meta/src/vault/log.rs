@@ -38,7 +38,7 @@ struct Ends {
 pub struct LogEntry {
     /// Offset of the entry in the log.
     pub at: u64,
-    /// Content of the entry.
+    /// Content of the log entry.
     pub bytes: Vec<u8>,
     /// Offset in the log of the entry after this one.
     pub next: u64,
@@ -162,8 +162,8 @@ impl Log {
         self.vault.0.read(entry, LOG_HEADER_BYTES, behind).await
     }
 
-    /// Locks the log for the transaction, unless it holds the lock. Returns the offsets in the log after the changes of
-    /// the transaction.
+    /// Locks the log for the transaction, unless the transaction holds the lock already. Returns the offsets of the
+    /// first and of the next entry after the changes of the transaction.
     async fn turn_of(&self, transaction: &mut Transaction) -> Ends {
         let own = transaction.turns.iter().any(|turn| turn.object == self.id.0);
         if !own {

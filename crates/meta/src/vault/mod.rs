@@ -110,7 +110,7 @@ impl Drop for Inner {
 pub struct Counters {
     /// Number of records with changes that were written to the log.
     pub records: u64,
-    /// Number of transactions in those records.
+    /// Number of transactions in the records that were written to the log.
     pub transactions: u64,
     /// Number of records that had to wait until a checkpoint made room in the log.
     pub waited: u64,
@@ -133,7 +133,8 @@ impl Vault {
         self.0.replicas.geometry
     }
 
-    /// Returns the state of a copy of the vault, and the error for which this process left it behind, if it did.
+    /// Returns the state of a copy of the vault, and the error for which this process left the copy behind, if the
+    /// process did so.
     pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
     }
@@ -269,7 +270,7 @@ impl Inner {
     /// again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let number = entry.page(index).ok_or_else(|| {
-            error!(OutOfRange, "page {index} is beyond the {} of {entry}", entry.pages())
+            error!(OutOfRange, "page {index} is beyond the {} pages of {entry}", entry.pages())
         })?;
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();

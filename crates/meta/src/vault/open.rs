@@ -26,7 +26,8 @@ pub struct Shape {
     pub log_bytes: Option<u64>,
     /// Maximum number of objects that the vault can have at one time.
     pub objects: u32,
-    /// Number of bytes that a copy occupies on its disk, from byte 0 on; if `None`, the size of the smallest disk.
+    /// Number of bytes that a copy of the vault occupies on its disk, from byte 0 on; if `None`, the size of the
+    /// smallest disk.
     pub bytes: Option<u64>,
 }
 
@@ -65,7 +66,7 @@ impl Default for Options {
     }
 }
 
-/// The newest superblock of a copy, and the index of the slot that holds it.
+/// The newest superblock on one copy of a vault, and the index of the slot that holds the superblock.
 struct AreaContent {
     superblock: Superblock,
     slot: usize,
@@ -294,7 +295,7 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Zeros slot 1 of a copy's superblock, and writes `superblock` (or zeros) to slot 0.
+/// Zeros the second superblock slot on a copy of a vault, and writes `superblock` (or zeros) to the first slot.
 pub(super) async fn write_first(
     env: &Env,
     lower: &Lower,
@@ -309,7 +310,7 @@ pub(super) async fn write_first(
     lower.flush().await
 }
 
-/// Reads the superblocks of all copies, chooses the newest, and returns the copies with their states.
+/// Reads the superblocks on all copies of a vault, chooses the newest, and returns the copies with their states.
 async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Replicas> {
     let mut seen = Vec::new();
     let mut trouble = Vec::new();
@@ -409,7 +410,7 @@ fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> 
         bail!(
             Corrupt,
             "split brain: copy {copy} of the vault was written without the other copies: it has \
-             epoch {}, and they last sent epoch {}; open the copy alone, or format it again",
+             epoch {}, the others last sent epoch {}; open this copy alone, or format it",
             own.epoch.number,
             sent.number
         );

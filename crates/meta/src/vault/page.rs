@@ -47,7 +47,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
 pub struct Pointer {
     /// Number of the checkpoint that wrote this version of the page.
     pub checkpoint: u64,
-    /// Index (0 or 1) of the home on each copy that holds this version of the page.
+    /// Index of the home, one of the two places of the page on each copy of the vault, that has this version of the
+    /// page.
     pub home: usize,
     /// Checksum of this version of the page.
     pub checksum: u64,

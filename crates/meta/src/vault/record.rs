@@ -84,7 +84,7 @@ pub struct Change<'a> {
     pub object: u64,
     /// First byte or bit in the object, or first byte of the data outside of the vault.
     pub from: u64,
-    /// Operation of the change.
+    /// Operation of the change on the object or the data outside of the vault.
     pub verb: Verb<'a>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Change<'a> {
             ChangeHeader::ref_from_prefix(bytes).map_err(|_| "a change is truncated")?;
         let (length, from) = (header.length.get(), header.from.get());
         if length == 0 || header.zero != [0; 2] || from.checked_add(length.into()).is_none() {
-            return Err(format!("a change has length {length} at offset {from}"));
+            return Err(format!("a change has impossible length {length} or offset {from}"));
         }
         let mut after = rest;
         let of_none = header.object.get() == 0;

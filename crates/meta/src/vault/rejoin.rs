@@ -24,7 +24,7 @@ impl Vault {
         let lower = (copy < self.copies()).then(|| inner.replicas.lower(copy)).flatten();
         let behind = lower.filter(|_| inner.replicas.copy_state(copy) == CopyState::Behind);
         let lower = behind.cloned().ok_or_else(|| {
-            error!(Invalid, "copy {copy} of the vault is missing, or was not left behind")
+            error!(Invalid, "copy {copy} of the vault is missing or current: it cannot be resynced")
         })?;
         inner.blank(copy, &lower).await?;
         let joined = inner.join(copy, &lower).await;
@@ -91,7 +91,7 @@ impl Inner {
         }
     }
 
-    /// Copies every page that the map of pages contains to a copy, in the order of the page numbers.
+    /// Copies every page that the map of pages contains to copy `copy` of the vault, in the order of the page numbers.
     async fn copy_pages(&self, copy: usize, lower: &Lower) -> Result<()> {
         let mut next = 0;
         while next < self.replicas.geometry.all_pages() {
@@ -111,7 +111,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies page `number` to a copy, if the page was ever written. Returns the number of the next page.
+    /// Copies page `number` to copy `copy` of the vault, if the page was ever written. Returns the number of the next
+    /// page.
     async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<PageNumber> {
         let Some(pointer) = self.tree.pointer(&self.replicas, number).await? else {
             return Ok(number + 1);

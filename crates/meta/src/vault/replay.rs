@@ -18,7 +18,7 @@ use crate::Uuid;
 /// Maximum number of bytes of the log that one read fetches.
 const READ_BYTES: usize = 256 << 10;
 
-/// All bytes of the log of one copy.
+/// All bytes of the log on one copy of a vault.
 struct Ring(Vec<u8>);
 
 impl Ring {
@@ -80,8 +80,8 @@ fn follows(head: &Head, end: &Position) -> bool {
     (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
 }
 
-/// Reads the logs of all current copies, and returns the records to replay. Leaves a copy with an unreadable log
-/// behind.
+/// Reads the logs on all current copies of a vault, and returns the records to replay. Leaves a copy with an unreadable
+/// log behind.
 ///
 /// # Errors
 /// `Corrupt` if no copy has a record, and a later record is intact; the read error of the last remaining copy.
@@ -190,7 +190,7 @@ impl Inner {
             let number = entry.page(piece.index).ok_or_else(|| {
                 error!(
                     Corrupt,
-                    "a change to page {} is beyond the {} of {entry}",
+                    "a change to page {} is beyond the {} pages of {entry}",
                     piece.index,
                     entry.pages()
                 )

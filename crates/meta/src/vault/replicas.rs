@@ -14,11 +14,11 @@ use crate::io::{all_of, write_all};
 /// State of a copy of a vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyState {
-    /// The copy has every committed record.
+    /// The copy of the vault has every committed record of the log.
     Current,
-    /// The copy is being resynced, and gets all new writes.
+    /// The copy of the vault is being resynced, and gets all new writes.
     Joining,
-    /// The copy has missed a write, or its disk is missing.
+    /// The copy of the vault has missed a write, or the disk of the copy is missing.
     Behind,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Durable {
 pub(super) struct Replica {
     pub lower: Option<Lower>,
     standing: Cell<CopyState>,
-    /// Slot of the newest superblock of the copy; `None` if neither slot has a valid one.
+    /// Slot with the newest superblock on this copy of the vault; `None` if neither slot has a valid one.
     slot: Cell<Option<usize>>,
-    /// The error for which this process left the copy behind.
+    /// The error for which this process left this copy of the vault behind.
     fault: RefCell<Option<Error>>,
 }
 
@@ -48,9 +48,10 @@ pub(super) struct Replicas {
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
     pub durable: Cell<Durable>,
-    /// The current copies as the superblocks that were last written record them, as a bitmap.
+    /// Bitmap of the copies of the vault that the last written superblocks record as current.
     told: Cell<u32>,
-    /// The current copies as a superblock records them that is durable on all of these copies, as a bitmap.
+    /// Bitmap of the copies of the vault that are current according to a superblock that all of these copies have
+    /// durably.
     known: Cell<u32>,
     /// Lock that permits one write of superblocks at a time.
     turn: Mutex,
@@ -104,20 +105,20 @@ impl Replicas {
         self.members[copy].standing.set(standing);
     }
 
-    /// Sets which slot of a copy holds its newest superblock; `None` for neither slot.
+    /// Sets which superblock slot of copy `copy` of the vault holds the newest superblock; `None` for neither slot.
     pub fn set_slot(&self, copy: usize, slot: Option<usize>) {
         self.members[copy].slot.set(slot);
     }
 
-    /// Returns the superblock for a copy before its resync: it marks the copy as not current, and has the last epoch
-    /// that was sent to the copy.
+    /// Returns the superblock for copy `copy` of the vault before the resync of the copy: it marks the copy as not
+    /// current, and has the last epoch that was sent to the copy.
     pub fn superblock_behind(&self, copy: usize) -> Superblock {
         let superblock = self.superblock(copy, self.durable.get());
         let current = superblock.current & !(1 << copy);
         Superblock { sequence: 1, current, epoch: self.sent.get()[copy], ..superblock }
     }
 
-    /// Returns the error for which this process left the copy behind, if it did.
+    /// Returns the error for which this process left copy `copy` of the vault behind, if the process did so.
     pub fn fault(&self, copy: usize) -> Option<Error> {
         self.members[copy].fault.borrow().clone()
     }
@@ -126,25 +127,25 @@ impl Replicas {
         self.members[copy].lower.as_ref()
     }
 
-    /// Returns the disk of a copy.
+    /// Returns the disk of copy `copy` of the vault.
     pub fn present(&self, copy: usize) -> &Lower {
         self.lower(copy).expect("a copy that takes writes is present")
     }
 
-    /// Returns the indices of the copies that get writes: those that are current or being resynced.
+    /// Returns the indices of the copies of the vault that get writes: those that are current or being resynced.
     pub fn writing(&self) -> Vec<usize> {
         let writes = |n: &usize| self.copy_state(*n) != CopyState::Behind;
         (0..self.members.len()).filter(writes).collect()
     }
 
-    /// Returns the indices of the copies that have every committed record.
+    /// Returns the indices of the copies of the vault that have every committed record of the log.
     pub fn current(&self) -> Vec<usize> {
         let current = |n: &usize| self.copy_state(*n) == CopyState::Current;
         (0..self.members.len()).filter(current).collect()
     }
 
-    /// Returns a description of each damaged or missing superblock on the current copies. The other slot of the same
-    /// copy is valid.
+    /// Returns a description of each damaged or missing superblock on the current copies of the vault. The other slot
+    /// of the same copy is valid.
     ///
     /// # Errors
     /// The error of a disk that cannot be read.
@@ -179,21 +180,21 @@ impl Replicas {
         Ok(damaged)
     }
 
-    /// Marks a copy as left behind because of `error`. No write may be acknowledged before the other copies record that
-    /// ([`Self::settle`]).
+    /// Marks copy `copy` of the vault as left behind because of `error`. No write may be acknowledged before the
+    /// superblocks of the other copies record this state ([`Self::settle`]).
     pub fn fail(&self, copy: usize, error: &Error) {
         let member = &self.members[copy];
         member.standing.set(CopyState::Behind);
         *member.fault.borrow_mut() = Some(error.clone());
     }
 
-    /// Starts a write of `data` at offset `at` of every copy that gets writes. Returns the requests by copy.
+    /// Starts a write of `data` at byte `at` of every copy of the vault that gets writes. Returns the requests by copy.
     pub fn start_write(&self, at: u64, data: &Buf) -> Vec<(usize, Vec<Child>)> {
         let begin = |n: usize| (n, write_all(self.present(n), at, data));
         self.writing().into_iter().map(begin).collect()
     }
 
-    /// Waits for the started requests of each copy. Leaves a copy behind if one of its requests fails.
+    /// Waits for the requests `begun` to the copies of the vault. Leaves a copy behind if one of its requests fails.
     pub async fn finish(&self, begun: Vec<(usize, Vec<Child>)>) {
         for (copy, children) in begun {
             if let Err(error) = all_of(children).await {
@@ -202,14 +203,14 @@ impl Replicas {
         }
     }
 
-    /// Flushes every copy that gets writes, in parallel. Leaves a copy behind if its flush fails.
+    /// Flushes every copy of the vault that gets writes, in parallel. Leaves a copy behind if its flush fails.
     pub async fn flush(&self) {
         let begin = |n: usize| (n, vec![self.present(n).start(Op::Flush)]);
         self.finish(self.writing().into_iter().map(begin).collect()).await;
     }
 
-    /// Reads the version of page `number` that `pointer` names from any current copy. Returns the page, and whether the
-    /// page was damaged or unreadable on another copy.
+    /// Reads the version of page `number` that `pointer` names from any current copy of the vault. Returns the page,
+    /// and whether the page was damaged or unreadable on another copy.
     ///
     /// # Errors
     /// `Corrupt` if no copy has this version of the page; or the error of the last disk that could not be read.
@@ -235,8 +236,8 @@ impl Replicas {
         }
     }
 
-    /// Reads the version of page `number` that `pointer` names from one copy; or returns a description of what the copy
-    /// has instead.
+    /// Reads the version of page `number` that `pointer` names from one copy of the vault. If the copy has other bytes,
+    /// returns their description instead.
     ///
     /// # Errors
     /// Errors of the disk of the copy.
@@ -253,20 +254,21 @@ impl Replicas {
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
     }
 
-    /// Reads `len` bytes at offset `at` of the disk of a copy.
+    /// Reads `len` bytes at byte `at` of `lower`, the disk of a copy of the vault.
     pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
         let range = ByteRange::new(at, len as u64).expect("a read has bytes");
         let into = self.env.pool().scratch(len).await?;
         lower.read(range, into).await
     }
 
-    /// Returns the position on a copy of offset `offset` of the log. The log is a ring, so offsets wrap around.
+    /// Returns the address in bytes, on a copy of the vault, of offset `offset` of the log. The log is a ring, so
+    /// offsets wrap around.
     pub fn log_place(&self, offset: u64) -> u64 {
         LOG_START + offset % self.geometry.log_bytes
     }
 
-    /// Makes the superblocks of the remaining current copies record durably which copies are current, unless they do
-    /// already.
+    /// Makes the superblocks on the remaining current copies of the vault record durably which copies are current,
+    /// unless the superblocks do so already.
     ///
     /// # Errors
     /// `Faulted` if no copy remains.
@@ -278,7 +280,7 @@ impl Replicas {
         self.write_until_known(self.durable.get(), false).await
     }
 
-    /// Writes a superblock with the content `next` to all current copies, and flushes them.
+    /// Writes a superblock with the content `next` to all current copies of the vault, and flushes the copies.
     ///
     /// # Errors
     /// `Faulted` if every copy has failed.
@@ -287,12 +289,13 @@ impl Replicas {
         self.write_until_known(next, true).await
     }
 
-    /// Returns the current copies as a bitmap.
+    /// Returns the current copies of the vault as a bitmap.
     fn mask(&self) -> u32 {
         self.current().iter().fold(0, |all, n| all | 1 << n)
     }
 
-    /// Writes superblocks until all current copies record durably which copies are current; at least once if `due`.
+    /// Writes superblocks until all current copies of the vault record durably which copies are current; at least once
+    /// if `due`.
     async fn write_until_known(&self, next: Durable, mut due: bool) -> Result<()> {
         while self.mask() != 0 && (due || self.known.get() != self.mask()) {
             due = false;
@@ -360,7 +363,7 @@ impl Replicas {
     }
 }
 
-/// Returns the slot for the next superblock of a copy, whose newest superblock is in slot `last`.
+/// Returns the slot for the next superblock on a copy of the vault, whose newest superblock is in slot `last`.
 fn next_slot(last: Option<usize>) -> usize {
     match last {
         Some(last) if seeded::on(Bug::SuperblockOverActive) => last,

@@ -53,11 +53,11 @@ pub struct Superblock {
     pub sequence: u64,
     /// Epoch of the vault when the superblock was written.
     pub epoch: Epoch,
-    /// Index of the copy to which the superblock was written.
+    /// Index of the copy of the vault to which the superblock was written.
     pub copy: u32,
     /// Number of copies of the vault.
     pub copies: u32,
-    /// Bitmap of the copies that have every committed record.
+    /// Bitmap of the copies of the vault that have every committed record of the log.
     pub current: u32,
     /// Sizes of the parts of the vault.
     pub geometry: Geometry,
@@ -67,7 +67,7 @@ pub struct Superblock {
     pub root: Option<Pointer>,
     /// Position of the first record of the log that the checkpoint does not contain.
     pub tail: Position,
-    /// For each copy, the last epoch of the vault in which a superblock was written to it.
+    /// For each copy, the last epoch of the vault in which a superblock was written to the copy.
     pub sent: [Epoch; COPIES_MAX],
     /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
     /// it.

@@ -207,7 +207,7 @@ impl Transaction {
             let entry = self.entry_now(*object)?;
             for index in *first..=*last {
                 let page = entry.page(index).ok_or_else(|| {
-                    let words = format!("page {index} is beyond the {} of {entry}", entry.pages());
+                    let words = format!("{entry} has {} pages, and no page {index}", entry.pages());
                     Error::new(ErrorKind::OutOfRange, words)
                 })?;
                 all.insert(page, *object);

@@ -26,7 +26,8 @@ pub(super) struct Tree {
     loading: RefCell<BTreeSet<PageNumber>>,
     reads: Cell<usize>,
     waiting: Notify,
-    /// Pages of objects that were damaged on a copy. The next checkpoint writes them even if they have not changed.
+    /// Pages of objects that were damaged on a copy of the vault. The next checkpoint writes these pages even if
+    /// unchanged.
     mend: RefCell<BTreeSet<PageNumber>>,
 }
 
@@ -111,8 +112,8 @@ impl Tree {
         Ok(self.cache.borrow().peek(parent).expect("the page was just loaded").pointer(place))
     }
 
-    /// Schedules the repair of page `number`, which was damaged on a copy. For a page of the map, schedules a page of
-    /// an object below it, whose rewrite also rewrites the map page.
+    /// Schedules the repair of page `number`, which was damaged on a copy of the vault. For a page of the map of pages,
+    /// schedules a page of an object below it, whose rewrite also rewrites the map page.
     pub fn note_mend(&self, number: PageNumber) {
         let mut page = number;
         let (mut first, mut level) = (self.geometry.pages, 1);
@@ -135,8 +136,8 @@ impl Tree {
         !self.mend.borrow().is_empty()
     }
 
-    /// Marks at most `most` of the pages scheduled for repair as dirty, so that the next checkpoint rewrites them on
-    /// all copies.
+    /// Marks at most `most` of the pages scheduled for repair as dirty, so that the next checkpoint rewrites these
+    /// pages on all copies of the vault.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
@@ -150,7 +151,7 @@ impl Tree {
     }
 
     /// Makes `root` the root of the map of pages. `written` are the numbers of the new map pages, which are durable on
-    /// the copies.
+    /// the copies of the vault.
     pub fn switch(&self, root: Pointer, written: Vec<PageNumber>) {
         self.root.set(Some(root));
         self.switches.set(self.switches.get() + 1);

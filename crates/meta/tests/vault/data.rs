@@ -268,6 +268,6 @@ fn vault_recovery_drops_last_record_with_damaged_data_unless_sealed() {
     let (number, blind) = destroyed(false);
     assert_eq!(number, 0);
     let words = blind.unwrap_err();
-    assert!(words.contains("names data"), "{words}");
+    assert!(words.contains("its data disk"), "{words}");
     assert_eq!(destroyed(true).0, LOST | 2);
 }

@@ -45,7 +45,7 @@ impl Covered {
         } else if self.apart.len() < APART_MAX {
             self.apart.insert(at, part.start..end);
         } else {
-            return Err("the reply has too many separate parts");
+            return Err("the chunks of the reply leave too many gaps");
         }
         Ok(())
     }

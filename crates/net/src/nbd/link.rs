@@ -384,7 +384,7 @@ impl Link {
         Ok(())
     }
 
-    /// Enters `Up` from `Resending` once no change of an earlier session is in flight.
+    /// Lets the disk serve all requests again after an outage, once no change of an earlier session is in flight.
     fn resent(&self) {
         let mut state = self.state.borrow_mut();
         if self.open_changes.get() == 0
@@ -478,7 +478,7 @@ impl Link {
         Duration::from_nanos(half + self.env.random("nbd reconnect") % (half + 1))
     }
 
-    /// Returns the part that is left of the time for which requests wait for the server.
+    /// Returns the time for which requests still wait for the unreachable server before the disk goes out of service.
     fn left(&self) -> Duration {
         let begun = self.outage.get().unwrap_or_else(|| self.env.now());
         self.target.hold.saturating_sub(self.env.now().since(begun))

@@ -35,7 +35,7 @@ struct Inner {
     /// Lock that sends overlapping changes one after the other, if changes may have to be sent again: then their order
     /// must be known.
     order: RangeLock,
-    /// Whether the task runs that flushes the log in time.
+    /// Whether the task runs that flushes the log of unflushed changes, at the latest after twice [`LINGER`].
     flusher: Cell<bool>,
     errors: Cell<u64>,
 }
@@ -191,7 +191,8 @@ impl Inner {
         }
     }
 
-    /// Spawns the task that flushes the log in time, unless the task runs or the log is empty.
+    /// Spawns the task that flushes the log of unflushed changes after [`LINGER`] or if its room is short, unless the
+    /// task runs or the log is empty.
     fn look_after_log(&self) {
         if self.link.log.oldest().is_none() || self.flusher.replace(true) {
             return;

@@ -318,8 +318,8 @@ fn newest(memory: &dyn Lasting) -> Result<Option<Head>> {
     Ok(heads.max_by_key(|head| head.generation))
 }
 
-/// Whether the process that created the ring died before it had written the head at the front. No change was completed
-/// in that case.
+/// Whether the process that created the ring ended before it had written the head at the front. That process has
+/// completed no change.
 fn is_unmade(memory: &dyn Lasting) -> Result<bool> {
     let mut front = [0xff; HEAD_BYTES];
     if memory.len() >= HEADS_BYTES {
@@ -431,7 +431,8 @@ mod tests {
         Change { command: Command::WriteZeroes, flags: CommandFlags::NO_HOLE, range, data: None }
     }
 
-    /// Returns the changes that the next process finds, and its loss.
+    /// Returns the changes that the next process finds in the ring, and the reason why the ring is incomplete, if it
+    /// is.
     fn found(memory: &Rc<Plain>, pool: &BufPool) -> (Vec<(u64, Vec<u8>)>, Option<&'static str>) {
         let memory: Rc<dyn Lasting> = Rc::new(Plain(memory.0.clone()));
         let (_, found) = Ring::open(memory, EXPORT, |len| pool.take(len)).unwrap();

@@ -54,7 +54,7 @@ pub(super) struct Unflushed {
     used_bytes: Cell<u64>,
     kept_bytes: Cell<u64>,
     entries: RefCell<VecDeque<(u64, Change)>>,
-    /// The copy of the entries for the next process, if there is one.
+    /// The ring that keeps a copy of the log for the next process; `None` if the log has no ring.
     ring: RefCell<Option<Ring>>,
     /// Number of the next change to be completed.
     next: Cell<u64>,

@@ -297,8 +297,8 @@ impl<'i> Identity<'i> {
         }
     }
 
-    /// Matches the other disks of the spec: those without a label yet, and those that were not found. `remembered` has
-    /// the disks that the newest label names.
+    /// Matches the disks of the spec that no label has matched: disks without a label yet, and disks that were not
+    /// found. `remembered` has the disks that the newest label names.
     fn fresh(&mut self, remembered: &BTreeMap<String, Remembered>) {
         let all = self.disks;
         for (n, DiskFacts { name, place, content, .. }) in all.iter().enumerate() {

@@ -30,7 +30,7 @@ pub struct Facts<'f> {
     pub graph: &'f str,
     /// The facts about the disks that the spec of the graph names.
     pub disks: &'f [DiskFacts],
-    /// Plan of the graph over these disks; `None` while the disks are not matched to their labels.
+    /// Plan of the graph over the disks of the spec; `None` while the disks are not matched to their labels.
     pub planned: Option<&'f Planned>,
 }
 
@@ -295,14 +295,14 @@ pub fn older<'l>(labels: impl Iterator<Item = &'l Label> + Clone) -> BTreeSet<Uu
 }
 
 impl DiskFacts {
-    /// Returns the label of this disk, if it can be read.
+    /// Returns the label of this disk, if the label can be read.
     pub fn label(&self) -> Option<&Label> {
         self.content.label()
     }
 }
 
 impl DiskContent {
-    /// Returns the label in these label areas, if it can be read.
+    /// Returns the label in the label areas, if the label can be read.
     pub fn label(&self) -> Option<&Label> {
         match self {
             Self::Label(label, _) => Some(label),

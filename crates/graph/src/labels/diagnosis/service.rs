@@ -110,8 +110,8 @@ impl<'b> BoundDisks<'b> {
         bound.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Returns the finding about absent disks, if there are any: without them, exports cannot be served, or only with
-    /// `--degraded`.
+    /// Returns the finding about absent disks, if disks are absent: without these disks, exports cannot be served, or
+    /// only with `--degraded`.
     fn missing(self, planned: &Planned) -> Option<Finding> {
         let missing = self.names(|bound| matches!(bound, Binding::Absent(_)));
         if missing.is_empty() {
