@@ -297,7 +297,7 @@ pub struct Counts {
 pub struct Byte {
     /// Name of the export.
     pub export: String,
-    /// Offset of the byte in the export.
+    /// Offset in the export of the byte to locate.
     pub offset: u64,
 }
 

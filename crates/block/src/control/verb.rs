@@ -331,7 +331,7 @@ impl Resolved {
         Self::places(range, vec![below])
     }
 
-    /// Returns the position of `range` for a device whose lowers hold the whole range in the parts `all`.
+    /// Returns the places in the lowers of a device that hold `range` of the device; `all` lists them.
     pub fn places(range: ByteRange, all: Vec<Below>) -> Self {
         Self::Places { all, upto: range.end(), moves: false }
     }

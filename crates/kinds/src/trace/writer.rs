@@ -20,7 +20,7 @@ const SLOTS: usize = BLOCK_BYTES as usize / SLOT_BYTES;
 const GATHER: Duration = Duration::from_secs(1);
 
 /// A writer that appends to a trace file, block by block. The writer writes the used part of a block that is not yet
-/// full, and writes the block again when it has more entries.
+/// full within a second, and writes the block again when it has more entries.
 pub struct Writer {
     env: Env,
     path: String,

@@ -116,7 +116,7 @@ struct Climb<'a> {
     checkpoint: u64,
     /// For each level of the map, from the lowest: the map page whose pointers are being updated.
     open: Vec<Option<(PageNumber, Page)>>,
-    /// Numbers of the pages of the map of pages that the checkpoint has written.
+    /// Numbers of the map pages that the checkpoint has written.
     map: Vec<PageNumber>,
     window: VecDeque<Vec<(usize, Vec<Child>)>>,
     root: Option<Pointer>,

@@ -236,7 +236,7 @@ impl Trial {
         self.clients.pass(Duration::from_nanos(self.machine.draw.within(least_ns, most_ns)))
     }
 
-    /// Resyncs, waits, and checks that all members of all mirrors are in sync and have the same bytes.
+    /// Commands a resync, waits for its end, and checks that all members of all mirrors are in sync and hold equal bytes.
     fn redundancy(&self) -> Result<(), Failure> {
         self.mirrors.resync(&self.graph);
         if !self.mirrors.quiet(&self.graph).map_err(Failure::new)? {

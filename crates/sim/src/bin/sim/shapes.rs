@@ -61,14 +61,14 @@ pub struct Member {
     pub fails: bool,
 }
 
-/// Which devices may fail requests at the place of the graph where the simulator adds devices.
+/// Whether a device that the simulator adds to a graph may fail requests; this depends on the mirrors above the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// No mirror is above the place. Devices may fail requests, and clients get the errors.
+    /// No mirror is above the device. The device may fail requests, and clients get the errors.
     Open,
-    /// A mirror above the place relies on the devices there, so they must not fail requests.
+    /// A mirror above relies on the device, so the device must not fail requests.
     Needed,
-    /// Devices may fail requests, because a mirror above the place must hide their failures.
+    /// The device may fail requests, because a mirror above must hide its failures.
     Spare,
 }
 
