@@ -1,4 +1,4 @@
-//! What the battery tests: a kind, or a graph of several kinds, with its lowers and its promises.
+//! The subjects of the battery of tests: a kind, or a graph of several kinds, with its lowers and its promises.
 
 use block::Report;
 use kind::Registry;
