@@ -1,5 +1,7 @@
 //! Tests of an NBD disk with servers of other projects: the disk uses their features, and survives their restarts.
 
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,15 +35,20 @@ impl Drop for Dir {
 struct Server(Child);
 
 impl Server {
-    /// Starts the server with the command line `line`. Returns `None` if the program is not installed.
-    fn start(line: &str, socket: &str) -> Option<Self> {
-        let _ = std::fs::remove_file(socket);
+    /// Starts the server with the command line `line`, and waits until the server accepts connections: until the file
+    /// `sign`, its pid file or its socket, exists, and the socket listens. Returns `None` if the program is not installed.
+    fn start(line: &str, sign: &str) -> Option<Self> {
+        let _ = std::fs::remove_file(sign);
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next()?);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().ok()?;
         let begun = Instant::now();
-        while !std::path::Path::new(socket).exists() {
+        let is_up = || {
+            let found = std::fs::metadata(sign).ok()?;
+            Some(!found.file_type().is_socket() || UnixStream::connect(sign).is_ok())
+        };
+        while is_up() != Some(true) {
             assert!(begun.elapsed() < Duration::from_secs(20), "{line}");
             std::thread::sleep(Duration::from_millis(5));
         }
