@@ -150,7 +150,7 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     }
     let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
     let (count, list) = (all.len(), list.collect::<String>());
-    Err(failure!(Usage, "{count} graphs {what}").next(format!("choose one with one of{list}")))
+    Err(failure!(Usage, "{count} graphs {what}").next(format!("choose a graph by one of{list}")))
 }
 
 /// Returns a client of the graph that `--at` chooses. A word that is not a path of a file is the name of a graph.

@@ -31,11 +31,19 @@ pub fn memory(pid: u32) -> Vec<(bool, Vec<u8>)> {
 
 /// Whether `secret` occurs anywhere in `bytes`.
 pub fn holds(bytes: &[u8], secret: &[u8]) -> bool {
+    find(bytes, secret).is_some()
+}
+
+/// Returns the offset of the first occurrence of `secret` in `bytes`.
+pub fn find(bytes: &[u8], secret: &[u8]) -> Option<usize> {
     // Most chunks are zeros. Each of these is skipped in one step.
     const STEP: usize = 4096;
-    (0..bytes.len()).step_by(STEP).any(|at| {
+    (0..bytes.len()).step_by(STEP).find_map(|at| {
         let chunk = &bytes[at..bytes.len().min(at + STEP + secret.len() - 1)];
-        !is_zero(chunk) && chunk.windows(secret.len()).any(|window| window == secret)
+        if is_zero(chunk) {
+            return None;
+        }
+        chunk.windows(secret.len()).position(|window| window == secret).map(|within| at + within)
     })
 }
 

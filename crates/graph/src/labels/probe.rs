@@ -614,7 +614,7 @@ async fn in_use_or_not(
 async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
-            bail!(Unsupported, "the disk ends with the process, so it cannot have a label");
+            bail!(Unsupported, "the disk is lost with the process, so it cannot have a label");
         }
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,

@@ -339,7 +339,7 @@ impl RunningGraph {
     pub async fn control(&self, device: &str, command: Command) -> Result<Reply> {
         let is_open = || !self.now().graph.is_closed(device);
         if self.env.within(command.limit, self.changed.until(is_open)).await.is_none() {
-            return Err(error!(InUse, "{device} is in a live change for {:?}", command.limit)
+            return Err(error!(InUse, "a live change has held {device} for {:?}", command.limit)
                 .next("repeat the command"));
         }
         let now = self.now();

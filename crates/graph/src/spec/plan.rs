@@ -491,7 +491,7 @@ impl Planner<'_> {
         }
         let fault = if disk.identity.is_empty() {
             let name = &draft.entry.name.text;
-            format!("{name:?} ends with the process, and has no label; remove label")
+            format!("{name:?} is lost with the process, and has no label; remove label")
         } else {
             match meta::data_bytes(disk.info.size) {
                 Ok(size) => return Some(Info { size, ..disk.info.clone() }),

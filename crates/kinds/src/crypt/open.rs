@@ -177,7 +177,7 @@ impl KeyOpener {
             if let Some((key, _)) = unwrap(&self.env, &volume, passphrase).await? {
                 return Ok((volume, key));
             }
-            prompt = format!("no key slot opens; another passphrase for {}", self.full_name);
+            prompt = format!("wrong passphrase; passphrase for {}", self.full_name);
         }
         Err(wrong(&volume))
     }
