@@ -14,8 +14,12 @@ const BOX_HEIGHT: f64 = 44.0;
 /// Approximate width of a character of the picture's font, in pixels.
 const CHARACTER: f64 = 6.7;
 
-const STYLE: &str = "text{font:12px \
-                     system-ui,sans-serif;text-anchor:middle;fill:#1f2430}.t{font-weight:600;font-size:15px;text-anchor:start}.n{font-weight:600}.f{fill:#5b6270}rect{stroke-width:1.5;rx:8}path{fill:none;stroke:#9aa3b2;stroke-width:1.5}.export{fill:#e8f1ff;stroke:#3b76d6}.disk{fill:#eceef2;stroke:#6b7280}.table{fill:#eef8f0;stroke:#3c9a5f}.hooks{fill:#fdf5e3;stroke:#c8922b}.device{fill:#f4edfc;stroke:#8557c5}.bad{fill:#fde8e8;stroke:#d03a3a}";
+const STYLE: &str = "text{font:12px system-ui,sans-serif;text-anchor:middle;fill:#1f2430}\
+    .t{font-weight:600;font-size:15px;text-anchor:start}.n{font-weight:600}.f{fill:#5b6270}\
+    rect{stroke-width:1.5;rx:8}path{fill:none;stroke:#9aa3b2;stroke-width:1.5}\
+    .export{fill:#e8f1ff;stroke:#3b76d6}.disk{fill:#eceef2;stroke:#6b7280}\
+    .table{fill:#eef8f0;stroke:#3c9a5f}.hooks{fill:#fdf5e3;stroke:#c8922b}\
+    .device{fill:#f4edfc;stroke:#8557c5}.bad{fill:#fde8e8;stroke:#d03a3a}";
 
 /// The text and the style of a box.
 struct Label<'g> {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use block::units::write_size;
-use block::{Env, ErrorKind, Found, Lower, Result, StateStore, bail, error};
+use block::{Env, Error, ErrorKind, Found, Lower, Result, StateStore, bail, error};
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
@@ -67,7 +67,7 @@ impl Opening {
             return match found.iter().find(|found| !found.fresh) {
                 None if self.read_only => {
                     let words = "the disks below are new and read-only, so no map can be made";
-                    Err(error!(ReadOnly, "{words}"))
+                    Err(Error::new(ErrorKind::ReadOnly, words))
                 }
                 None => Ok(None),
                 Some(found) if !found.present => {

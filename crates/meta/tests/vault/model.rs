@@ -233,6 +233,14 @@ impl Run {
         lowers
     }
 
+    /// Formats the disks as the copies of a new vault, and opens the vault.
+    async fn create(&self) -> Vault {
+        let (env, lowers) = (self.world.env(), self.lowers());
+        Vault::format(&env, &lowers, SHAPE).await.unwrap();
+        let lowers = lowers.into_iter().map(Some).collect();
+        Vault::open(&env, lowers, &OPTIONS).await.unwrap()
+    }
+
     pub async fn open(&self) -> Vault {
         let lowers: Vec<_> = self.lowers().into_iter().map(Some).collect();
         match Vault::open(&self.world.env(), lowers.clone(), &OPTIONS).await {
@@ -429,10 +437,7 @@ fn closed_vault_has_no_write_in_flight() {
         let run = Run::new(seed);
         let env = run.world.env();
         block_on(&run.world, async {
-            let lowers = run.lowers();
-            Vault::format(&env, &lowers, SHAPE).await.unwrap();
-            let lowers = lowers.into_iter().map(Some).collect();
-            let vault = Vault::open(&env, lowers, &OPTIONS).await.unwrap();
+            let vault = run.create().await;
             let mut transaction = vault.begin();
             transaction.create(&Spec::cell("closed", 0, 100)).unwrap();
             vault.commit(transaction).await.unwrap();
@@ -465,10 +470,7 @@ fn vault_read_of_deleted_object_leaves_next_object_intact() {
         let run = Run::new(seed);
         let env = run.world.env();
         block_on(&run.world, async {
-            let lowers = run.lowers();
-            Vault::format(&env, &lowers, SHAPE).await.unwrap();
-            let lowers = lowers.into_iter().map(Some).collect();
-            let vault = Vault::open(&env, lowers, &OPTIONS).await.unwrap();
+            let vault = run.create().await;
             for round in 0..10_u8 {
                 let mut transaction = vault.begin();
                 let id = transaction.create(&Spec::cell("a", 0, 12_000)).unwrap();

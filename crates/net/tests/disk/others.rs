@@ -1,5 +1,6 @@
 //! Tests of an NBD disk with servers of other projects: the disk uses their features, and survives their restarts.
 
+use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -44,11 +45,9 @@ impl Server {
         command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().ok()?;
         let begun = Instant::now();
-        let is_up = || {
-            let found = std::fs::metadata(sign).ok()?;
-            Some(!found.file_type().is_socket() || UnixStream::connect(sign).is_ok())
-        };
-        while is_up() != Some(true) {
+        let is_up =
+            |found: Metadata| !found.file_type().is_socket() || UnixStream::connect(sign).is_ok();
+        while !std::fs::metadata(sign).is_ok_and(is_up) {
             assert!(begun.elapsed() < Duration::from_secs(20), "{line}");
             std::thread::sleep(Duration::from_millis(5));
         }
