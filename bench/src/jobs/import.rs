@@ -34,7 +34,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
         listed_ms.push(begun.elapsed().as_secs_f64() * 1e3);
         let list = String::from_utf8_lossy(&output.map_err(|error| error.to_string())?.stdout)
             .into_owned();
-        let wanted = ["bench  64 disks, 64 here", "other  1 disk, 1 here"];
+        let wanted = ["bench  64 disks, 64 found", "other  1 disk, 1 found"];
         if !wanted.iter().all(|words| list.contains(words)) {
             return Err(format!("cairn import does not say {wanted:?}: {list}"));
         }
