@@ -61,8 +61,8 @@ pub use request::{
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};
 pub use table::{
-    Fused, Origin, Place, Port, PortPath, Run, Runs, Segment, Stripe, StripeTable, Table,
-    TableError,
+    Fused, Origin, Place, Port, PortPath, Run, Runs, Segment, StatusMerge, Stripe, StripeTable,
+    Table, TableError,
 };
 pub use tasks::TaskGroup;
 pub use throttle::{

@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use block::seeded::{self, Bug};
 use block::{
-    ByteRange, Device, EXTENTS_MAX, Info, Lower, Op, Request, Result, State, Table, Window,
-    push_extent,
+    ByteRange, Device, Extent, Info, Lower, Op, Request, Result, StatusMerge, Table, Window,
 };
 
 /// Most parts of one split request that are in flight at once. Further parts are sent when earlier parts are done.
@@ -84,32 +83,19 @@ impl Split {
         window.start(&self.lowers[port], part);
     }
 
-    /// Requests the block status of one run after the other, until a lower reports less than the complete run.
-    async fn status(&self, range: ByteRange) -> Result<Vec<block::Extent>> {
-        let mut all = Vec::new();
-        for run in self.table.map(range) {
-            let ask = Op::Status { range: run.range, extents: Vec::new() };
-            let done = self.lowers[usize::from(run.port.0)].call(ask).await;
+    /// Requests the block status of the lowers, until one of them reports less than it was asked for.
+    async fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
+        let mut merge = StatusMerge::new(&self.table, range);
+        while let Some((port, range)) = merge.next() {
+            let ask = Op::Status { range, extents: Vec::new() };
+            let done = self.lowers[usize::from(port.0)].call(ask).await;
             done.result?;
             let Op::Status { extents, .. } = done.op else {
                 unreachable!("a request returns with its own operation")
             };
-            let mut known = 0;
-            for extent in extents {
-                let len = extent.len.min(run.range.len() - known);
-                if len > 0 {
-                    push_extent(&mut all, len, extent.state);
-                    known += len;
-                }
-            }
-            if known < run.range.len() || all.len() >= EXTENTS_MAX {
-                break;
-            }
+            merge.add(extents);
         }
-        if all.is_empty() {
-            push_extent(&mut all, range.len(), State::Data);
-        }
-        Ok(all)
+        Ok(merge.into_extents())
     }
 }
 

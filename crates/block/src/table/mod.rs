@@ -10,6 +10,7 @@
 //! | `stripe.rs` | the arithmetic of striping |
 //! | `build.rs` | the constructors |
 //! | `map.rs` | lookup of lower bytes for the bytes of the table |
+//! | `status.rs` | the block status of a range, from that of the lowers |
 //! | `fuse.rs` | substitution of a table into another |
 //! | `text.rs` | printing |
 
@@ -21,6 +22,7 @@ mod fuse;
 #[cfg(test)]
 mod laws;
 mod map;
+mod status;
 mod stripe;
 mod text;
 #[cfg(test)]
@@ -35,6 +37,7 @@ pub use build::StripeTable;
 pub use error::TableError;
 pub use fuse::{Fused, PortPath};
 pub use map::{Run, Runs};
+pub use status::StatusMerge;
 pub use stripe::Stripe;
 
 /// The number of a lower device among the lowers of a table.
@@ -252,6 +255,34 @@ impl Place {
     fn extents(&self, len: u64) -> impl Iterator<Item = (Port, ByteRange)> {
         let origins = self.origins().iter().enumerate();
         origins.filter_map(move |(index, origin)| Some((origin.port, self.extent(index, len)?)))
+    }
+
+    /// Returns the number of bytes of this place before the byte that origin `index` has at `address`.
+    fn offset_of(&self, index: usize, address: u64) -> u64 {
+        match self {
+            Self::Linear(origin) => address - origin.start,
+            Self::Striped(stripe) => stripe.offset_of(index, address),
+        }
+    }
+
+    /// Returns the number of the origin that has byte `offset` of this place, and the number of bytes that are
+    /// contiguous there from this byte on.
+    fn column_at(&self, offset: u64) -> (usize, u64) {
+        match self {
+            Self::Linear(_) => (0, u64::MAX),
+            Self::Striped(stripe) => {
+                let (column, _, together) = stripe.cell(offset);
+                (column, together)
+            }
+        }
+    }
+
+    /// Returns the lengths of a chunk and of a row of a stripe, if a row begins at byte `offset` of this place.
+    fn row_at(&self, offset: u64) -> Option<(u64, u64)> {
+        match self {
+            Self::Linear(_) => None,
+            Self::Striped(stripe) => Some((stripe.chunk().into(), stripe.row_at(offset)?)),
+        }
     }
 
     /// Whether `next` begins in the lower devices where the first `len` bytes of this place end.

@@ -56,11 +56,32 @@ impl Stripe {
     /// contiguous there from this byte on.
     #[inline]
     pub(super) fn locate(&self, offset: u64) -> (Origin, u64) {
+        let (column, bytes, together) = self.cell(offset);
+        let Origin { port, start } = self.columns[column];
+        (Origin { port, start: start + bytes }, together)
+    }
+
+    /// Returns the number of the column that has byte `offset` of the window, the number of bytes before it in the
+    /// column, and the number of bytes that are contiguous there from this byte on.
+    #[inline]
+    pub(super) fn cell(&self, offset: u64) -> (usize, u64, u64) {
         let chunk = u64::from(self.chunk);
         let (number, within) = div_rem(self.skip + offset, chunk);
         let (row, column) = div_rem(number, self.columns.len() as u64);
-        let Origin { port, start } = self.columns[column as usize];
-        (Origin { port, start: start + row * chunk + within }, chunk - within)
+        (column as usize, row * chunk + within, chunk - within)
+    }
+
+    /// Returns the byte of the window that column `index` has at `address`: the inverse of [`Stripe::locate`].
+    pub(super) fn offset_of(&self, index: usize, address: u64) -> u64 {
+        let chunk = u64::from(self.chunk);
+        let (row, within) = div_rem(address - self.columns[index].start, chunk);
+        (row * self.columns.len() as u64 + index as u64) * chunk + within - self.skip
+    }
+
+    /// Returns the length of a row, which has one chunk of each column, if a row begins at byte `offset` of the window.
+    pub(super) fn row_at(&self, offset: u64) -> Option<u64> {
+        let row = u64::from(self.chunk) * self.columns.len() as u64;
+        (self.skip + offset).is_multiple_of(row).then_some(row)
     }
 
     /// Returns the bytes of column `index` that the first `len` bytes of the window occupy. They are one range,
@@ -138,6 +159,22 @@ mod tests {
         assert_eq!(window().locate(512), (at(2, 8192), 1024));
         assert_eq!(window().locate(1536), (at(0, 1024), 1024));
         assert_eq!(window().locate(1537), (at(0, 1025), 1023));
+    }
+
+    #[test]
+    fn stripe_offset_of_address_inverts_location() {
+        for offset in [0, 511, 512, 1535, 1536, 1537, 90_000] {
+            let (column, bytes, _) = window().cell(offset);
+            let address = window().columns()[column].start + bytes;
+            assert_eq!(window().offset_of(column, address), offset);
+        }
+    }
+
+    #[test]
+    fn stripe_row_begins_at_first_chunk_of_first_column() {
+        assert_eq!(window().row_at(0), None);
+        assert_eq!(window().row_at(1536), Some(3072));
+        assert_eq!(window().row_at(1536 + 3072), Some(3072));
     }
 
     #[test]

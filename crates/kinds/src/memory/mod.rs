@@ -45,6 +45,9 @@ const SIZE: OptionSpec = OptionSpec {
 /// Bytes of a piece, the unit in which the disk allocates memory and frees discarded memory.
 const PIECE_BYTES: u64 = 64 << 10;
 
+/// Most pieces of memory for which one block status request returns extents.
+const STATUS_PIECES_MAX: usize = 1 << 16;
+
 struct Memory {
     info: Info,
     pieces: RefCell<Vec<Option<Box<[u8]>>>>,
@@ -104,7 +107,7 @@ impl Memory {
 
     fn status(&self, range: ByteRange, extents: &mut Vec<block::Extent>) {
         let pieces = self.pieces.borrow();
-        for (piece, _, _, len) in parts(range) {
+        for (piece, _, _, len) in parts(range).take(STATUS_PIECES_MAX) {
             let state = if pieces[piece].is_some() { State::Data } else { State::Hole };
             push_extent(extents, len as u64, state);
             if extents.len() >= block::EXTENTS_MAX {
