@@ -25,6 +25,10 @@ pub const BUF_ALIGN: usize = 4096;
 /// limit.
 pub const BUF_MAX_BYTES: usize = 32 << 20;
 
+/// Divisor of a pool's limit: that part of the pool is kept from clients' requests, so that new connections and
+/// background work always find buffers.
+const WITHHELD_FROM_CLIENTS: usize = 8;
+
 const CLASSES: usize = (BUF_MAX_BYTES / BUF_ALIGN).ilog2() as usize + 1;
 
 /// The buffer pool of one core: a bounded store of aligned blocks, in sizes of powers of two.
@@ -76,6 +80,9 @@ impl Drop for Reservation {
 pub enum Memory {
     /// The buffers come from the unreserved part of the pool, and the object waits until that part has room.
     Free,
+    /// As [`Memory::Free`], but an eighth of the pool stays free for new connections and for background work. For the
+    /// payloads of clients' requests.
+    Client,
     /// The buffers come from a reserve in the pool ([`BufPool::reserve`]) that the creator of the object has made.
     Reserved,
 }
@@ -88,6 +95,9 @@ impl Memory {
     pub async fn buf(self, pool: &BufPool, len: usize) -> Result<Buf> {
         match self {
             Self::Free => pool.wait_for(len).await,
+            Self::Client => {
+                std::future::poll_fn(|cx| pool.or_wait(pool.take_for_client(len), cx)).await
+            }
             Self::Reserved => pool.scratch(len).await,
         }
     }
@@ -118,6 +128,19 @@ impl BufPool {
             bail!(Invalid, "a buffer of {len} bytes; a buffer has 1 to {BUF_MAX_BYTES} bytes");
         }
         self.give(len, self.0.reserved_bytes.get())
+    }
+
+    /// Returns a buffer of `len` bytes for the payload of a client's request ([`Memory::Client`]).
+    ///
+    /// # Errors
+    /// As [`BufPool::take`].
+    pub fn take_for_client(&self, len: usize) -> Result<Buf> {
+        match len {
+            1..=BUF_MAX_BYTES => {
+                self.give(len, self.0.reserved_bytes.get() + self.withheld_bytes())
+            }
+            _ => self.take(len),
+        }
     }
 
     /// Returns a buffer of `len` bytes, if `kept` bytes of the pool remain free besides the buffer.
@@ -217,6 +240,15 @@ impl BufPool {
     pub fn free_bytes(&self) -> usize {
         let Pool { limit_bytes, used_bytes, reserved_bytes, .. } = &*self.0;
         limit_bytes.saturating_sub(used_bytes.get() + reserved_bytes.get())
+    }
+
+    /// Returns the number of bytes that are free for clients' requests now: an eighth of the pool is kept from them.
+    pub fn free_for_clients(&self) -> usize {
+        self.free_bytes().saturating_sub(self.withheld_bytes())
+    }
+
+    fn withheld_bytes(&self) -> usize {
+        self.0.limit_bytes / WITHHELD_FROM_CLIENTS
     }
 
     /// Returns the largest number of bytes that may be in use in the pool at once.
@@ -429,6 +461,18 @@ mod tests {
         drop(b);
         assert_eq!(pool.used_bytes(), 0);
         assert!(pool.take(2 * BUF_ALIGN).is_ok());
+    }
+
+    #[test]
+    fn buffer_pool_keeps_an_eighth_from_clients() {
+        let pool = BufPool::new(16 * BUF_ALIGN, 0);
+        let taken: Vec<_> = (0..14).map(|_| pool.take_for_client(1).unwrap()).collect();
+        assert_eq!(pool.take_for_client(1).unwrap_err().kind(), ErrorKind::Limit);
+        assert_eq!((pool.free_for_clients(), pool.free_bytes()), (0, 2 * BUF_ALIGN));
+        assert!(pool.take(2 * BUF_ALIGN).is_ok(), "for new connections and background work");
+        drop(taken);
+        assert_eq!(pool.free_for_clients(), 14 * BUF_ALIGN);
+        assert_eq!(pool.take_for_client(0).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

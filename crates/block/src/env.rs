@@ -449,6 +449,11 @@ pub trait Socket {
     fn is_gone(&self) -> bool {
         false
     }
+    /// Returns the number of sent bytes that the connection's peer has not received yet. 0 if the environment cannot
+    /// detect this.
+    fn unreceived_bytes(&self) -> u64 {
+        0
+    }
     /// Whether another process could continue the connection: the connection has no state besides its socket.
     fn may_outlive(&self) -> bool {
         false

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use block::{Done, OneShot, Op, Request, Result};
 
-use super::{Engine, Portal, Sink};
+use super::{Engine, Portal, Share, Sink};
 
 impl Engine {
     /// Carries out a client's request: submits the request when its reserve is free, and waits for its result. If the
@@ -13,6 +13,13 @@ impl Engine {
         let answer = Rc::new(OneShot::default());
         self.admit(portal, op, &answer, 0).await;
         answer.wait().await
+    }
+
+    /// Carries out a request like [`Engine::call`], as one of the client with the share `share`.
+    pub async fn call_for(&self, share: &Rc<Share>, portal: &Portal, op: Op) -> Done {
+        let call = Rc::new(Call { answer: OneShot::default(), share: share.clone() });
+        self.admit(portal, op, &call, 0).await;
+        call.answer.wait().await
     }
 
     /// Begins a client's request like [`Engine::submit`], as soon as the reserve of the request is free.
@@ -25,7 +32,7 @@ impl Engine {
     ) {
         while let Err(back) = self.submit(portal, op, sink.clone(), token) {
             op = back;
-            self.wait_capacity(portal, &op).await;
+            self.wait_capacity(portal, &op, sink.share()).await;
         }
     }
 }
@@ -33,5 +40,21 @@ impl Engine {
 impl Sink for OneShot<Done> {
     fn done(&self, _: u64, request: Request, result: Result<()>) {
         self.set(Done { op: request.op, result });
+    }
+}
+
+/// The sink of a request that [`Engine::call_for`] carries out.
+struct Call {
+    answer: OneShot<Done>,
+    share: Rc<Share>,
+}
+
+impl Sink for Call {
+    fn done(&self, _: u64, request: Request, result: Result<()>) {
+        self.answer.set(Done { op: request.op, result });
+    }
+
+    fn share(&self) -> Option<&Share> {
+        Some(&self.share)
     }
 }

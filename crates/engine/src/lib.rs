@@ -9,6 +9,7 @@ mod node;
 mod portal;
 mod ready;
 mod reserve;
+mod share;
 mod slot;
 mod split;
 
@@ -29,6 +30,7 @@ use block::{
 use arena::Arena;
 use node::{Node, Power};
 use ready::{Key, Ready};
+use share::{Need, may_begin};
 use slot::Slot;
 use split::Split;
 
@@ -36,6 +38,7 @@ pub use control::PLACES_MAX;
 pub use node::{Counters, NodeId};
 pub use portal::{Portal, Portals, Targets};
 pub use reserve::Reserve;
+pub use share::Share;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
 
@@ -56,6 +59,10 @@ const TRANSFER_MIN_BYTES: u32 = 1 << 20;
 /// The most slots that one request and its children may need.
 const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 
+/// Most woken requests that the engine polls before the other tasks of the core run. A device that gives way between
+/// two steps lets them run after at most so many steps of other requests.
+const ROUND: usize = 8;
+
 /// A number greater than [`SLOTS_MAX`]. While it is subtracted from the free slots, the engine admits no client's
 /// request.
 const HELD: i64 = 1 << 40;
@@ -74,6 +81,11 @@ type Pick = Box<dyn FnMut(usize) -> usize>;
 pub trait Sink {
     /// Receives the result of the request that was submitted with `token`, and the request itself with its buffers.
     fn done(&self, token: u64, request: Request, result: Result<()>);
+
+    /// Returns the share of the client whose requests have this sink; `None` if they count for the export alone.
+    fn share(&self) -> Option<&Share> {
+        None
+    }
 }
 
 /// The engine of one reactor thread, which carries requests through nodes. A clone is another handle to the same
@@ -108,12 +120,12 @@ struct Entry {
     owner: Cell<Owner>,
     /// Index of the next free slot, while this slot is free.
     next: Cell<u32>,
-    /// The sink of a client's request. The next three fields are its token, and the numbers of slots and of buffer
-    /// bytes that are reserved for it.
+    /// The sink of a client's request. The next three fields are its token, its portal, and the slots and buffer bytes
+    /// that are reserved for it.
     sink: Cell<Option<Rc<dyn Sink>>>,
     token: Cell<u64>,
-    need: Cell<u32>,
-    scratch: Cell<usize>,
+    portal: Cell<Option<Portal>>,
+    need: Cell<Need>,
     /// The task that waits for a child. The next field is the result of the child, until that task takes it.
     waiter: Waiter,
     answer: Cell<Option<Result<()>>>,
@@ -327,19 +339,17 @@ impl Engine {
     ) -> Result<(), Op> {
         let node = portal.target();
         let checked = check(&node.info, &op);
-        let (need, scratch) = (node.reserve.slots, node.reserve.bytes_for(&op));
-        let slots = i64::from(need);
-        if self.0.slots_left.get() < slots || (scratch > 0 && !self.0.pool.reserve(scratch)) {
+        let need = node.reserve.need(&op);
+        if !self.0.may_begin(need, portal, sink.share()) {
             return Err(op);
         }
-        self.0.slots_left.set(self.0.slots_left.get() - slots);
-        self.0.in_flight.set(self.0.in_flight.get() + 1);
+        self.0.set_aside(need, portal, sink.share());
         let (index, entry) = self.0.begin(op);
         entry.owner.set(Owner::Client);
         entry.sink.set(Some(sink));
         entry.token.set(token);
+        entry.portal.set(Some(portal.clone()));
         entry.need.set(need);
-        entry.scratch.set(scratch);
         let polled = match checked {
             Ok(()) => self.0.run(index, entry, &node),
             Err(error) => Poll::Ready(Err(error)),
@@ -351,20 +361,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`.
-    pub async fn wait_capacity(&self, portal: &Portal, op: &Op) {
-        let reserve = portal.target().reserve;
-        let (need, scratch) = (reserve.slots, reserve.bytes_for(op));
+    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`. `share` is that of the
+    /// client ([`Sink::share`]).
+    pub async fn wait_capacity(&self, portal: &Portal, op: &Op, share: Option<&Share>) {
+        let need = portal.target().reserve.need(op);
         poll_fn(|cx| {
-            let slots = self.0.slots_left.get() >= i64::from(need);
-            if slots && (scratch == 0 || self.0.pool.free_bytes() >= scratch) {
+            if self.0.may_begin(need, portal, share) {
                 return Poll::Ready(());
             }
-            if slots {
-                self.0.pool.wake_later(cx);
-                return Poll::Pending;
-            }
+            // Either may free what the request waits for: the end of another request, or a buffer.
             self.0.waiting.wake_later(cx);
+            if need.bytes > 0 {
+                self.0.pool.wake_later(cx);
+            }
             Poll::Pending
         })
         .await;
@@ -387,9 +396,8 @@ impl Engine {
     /// pool may serve another engine.
     pub fn abandon(&self) {
         for entry in (0..self.0.slots.made()).map(|index| self.0.slots.get(index)) {
-            drop(entry.sink.take());
-            if entry.scratch.get() > 0 {
-                self.0.pool.unreserve(entry.scratch.take());
+            if let Some(sink) = entry.sink.take() {
+                self.0.give_back(entry, &*sink);
             }
         }
     }
@@ -398,7 +406,12 @@ impl Engine {
     pub async fn drive(self) {
         poll_fn(|cx| {
             self.0.ready.drive(cx.waker());
-            self.turn();
+            for _ in 0..ROUND {
+                if !self.step() {
+                    return Poll::Pending;
+                }
+            }
+            self.0.ready.wake_driver();
             Poll::Pending
         })
         .await
@@ -406,19 +419,56 @@ impl Engine {
 
     /// Polls woken requests until the engine has no woken request.
     pub fn turn(&self) {
-        while self.0.ready.len() > 0 {
-            let n = match &mut *self.0.pick.borrow_mut() {
-                Some(pick) => pick(self.0.ready.len()),
-                None => 0,
-            };
-            if let Some(key) = self.0.ready.take(n) {
-                self.0.resume(key);
-            }
+        while self.step() {}
+    }
+
+    /// Polls one woken request. Returns whether there was any.
+    fn step(&self) -> bool {
+        let ready = self.0.ready.len();
+        if ready == 0 {
+            return false;
         }
+        let n = self.0.pick.borrow_mut().as_mut().map_or(0, |pick| pick(ready));
+        if let Some(key) = self.0.ready.take(n) {
+            self.0.resume(key);
+        }
+        true
     }
 }
 
 impl Inner {
+    /// Whether the request of a client to `portal` that needs `need` may begin now.
+    #[inline]
+    fn may_begin(&self, need: Need, portal: &Portal, share: Option<&Share>) -> bool {
+        let is_idle = self.in_flight.get() == 0;
+        let shares = [Some(portal.share()), share];
+        may_begin(need, self.slots_left.get(), &self.pool, is_idle, shares)
+    }
+
+    /// Sets the reserve of a client's request aside that may begin ([`Inner::may_begin`]).
+    #[inline]
+    fn set_aside(&self, need: Need, portal: &Portal, share: Option<&Share>) {
+        let reserved = need.bytes == 0 || self.pool.reserve(need.bytes);
+        debug_assert!(reserved, "a request begins when its bytes are free");
+        self.slots_left.set(self.slots_left.get() - need.slots);
+        self.in_flight.set(self.in_flight.get() + 1);
+        [Some(portal.share()), share].into_iter().flatten().for_each(|share| share.add(need));
+    }
+
+    /// Returns the reserve of a client's request.
+    #[inline]
+    fn give_back(&self, entry: &Entry, sink: &dyn Sink) {
+        let need = entry.need.get();
+        self.slots_left.set(self.slots_left.get() + need.slots);
+        self.in_flight.set(self.in_flight.get() - 1);
+        let portal = entry.portal.take().expect("a client's request has its portal");
+        let shares = [Some(portal.share()), sink.share()];
+        shares.into_iter().flatten().for_each(|share| share.subtract(need));
+        if need.bytes > 0 {
+            self.pool.unreserve(need.bytes);
+        }
+    }
+
     /// Puts `op` into a free slot, and returns the index and the entry of the slot.
     #[inline(always)]
     fn begin(&self, op: Op) -> (usize, &Entry) {
@@ -544,11 +594,7 @@ impl Inner {
                 let sink = entry.sink.take().expect("a client's request has its sink");
                 let token = entry.token.get();
                 let request = self.release(index, entry);
-                self.slots_left.set(self.slots_left.get() + i64::from(entry.need.get()));
-                if entry.scratch.get() > 0 {
-                    self.pool.unreserve(entry.scratch.take());
-                }
-                self.in_flight.set(self.in_flight.get() - 1);
+                self.give_back(entry, &*sink);
                 sink.done(token, request, result);
                 self.waiting.wake();
             }

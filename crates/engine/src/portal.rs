@@ -8,6 +8,7 @@ use block::{Device, Error, ErrorKind, Info, Needs, Request, Result};
 
 use super::node::{Node, Power};
 use super::reserve::Reserve;
+use super::share::Share;
 use super::slot::AnyDevice;
 use super::{Engine, NodeId};
 
@@ -23,6 +24,7 @@ pub struct Portal(Rc<Entrance>);
 struct Entrance {
     name: Box<str>,
     to: RefCell<Target>,
+    share: Share,
 }
 
 struct Target {
@@ -60,6 +62,11 @@ impl Portal {
         *self.0.to.borrow_mut() = Target { id: None, node: Rc::new(node) };
     }
 
+    /// Returns the share of the requests through this portal.
+    pub(super) fn share(&self) -> &Share {
+        &self.0.share
+    }
+
     pub(super) fn target(&self) -> Rc<Node> {
         self.0.to.borrow().node.clone()
     }
@@ -91,7 +98,8 @@ impl Portal {
 impl Engine {
     /// Creates a portal named `name` that leads to `node`.
     pub fn portal(&self, name: &str, node: NodeId) -> Portal {
-        Portal(Rc::new(Entrance { name: name.into(), to: RefCell::new(self.target(node)) }))
+        let to = RefCell::new(self.target(node));
+        Portal(Rc::new(Entrance { name: name.into(), to, share: Share::default() }))
     }
 
     fn target(&self, id: NodeId) -> Target {

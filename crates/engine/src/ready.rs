@@ -85,6 +85,11 @@ impl Ready {
 
     fn push(&self, key: Key) {
         self.keys.borrow_mut().push_back(key);
+        self.wake_driver();
+    }
+
+    /// Wakes the task that drives the engine, once until it runs.
+    pub fn wake_driver(&self) {
         if !self.woken.replace(true)
             && let Some(driver) = &*self.driver.borrow()
         {

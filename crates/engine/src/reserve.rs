@@ -4,6 +4,7 @@
 
 use block::{BUF_MAX_BYTES, Needs, Op, Place, Result, Table, error};
 
+use super::share::Need;
 use super::{REQUEST_SLOTS_MAX, TRANSFER_MIN_BYTES, WINDOW};
 
 /// The resources that the engine sets aside for a request before it begins the request.
@@ -88,10 +89,16 @@ impl Reserve {
         self.copies as usize * wide.min(BUF_MAX_BYTES).next_power_of_two()
     }
 
+    /// Returns the slots and buffer bytes that this reserve takes for `op`.
+    #[inline]
+    pub(super) fn need(&self, op: &Op) -> Need {
+        Need { slots: self.slots.into(), bytes: self.bytes_for(op) }
+    }
+
     /// Returns the bytes of the buffer pool that this reserve takes for `op`. A long request without payload is
     /// processed in pieces of the length of the longest payload.
     #[inline]
-    pub(super) fn bytes_for(&self, op: &Op) -> usize {
+    fn bytes_for(&self, op: &Op) -> usize {
         match op.range() {
             Some(range) if self.copies > 0 => self.bytes(range.len().min(BUF_MAX_BYTES as u64)),
             _ => 0,

@@ -2,6 +2,9 @@ use super::*;
 use block::ErrorKind;
 use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Port, Push, State, error};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Wake;
 
 fn range(start: u64, len: u64) -> ByteRange {
     ByteRange::new(start, len).unwrap()
@@ -332,7 +335,7 @@ fn engine_admits_request_only_with_enough_free_slots() {
         bench.engine.submit(&bench.portal(top), Op::Flush, bench.answers.clone(), u64::MAX);
     assert!(matches!(refused, Err(Op::Flush)));
     let portal = bench.portal(top);
-    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &Op::Flush));
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &Op::Flush, None));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
@@ -373,23 +376,129 @@ fn engine_admits_request_only_with_enough_free_buffers() {
     let top = copying(65536).unwrap();
     let zero = || Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false };
     // 64 KiB with one more block at either end need a buffer of 128 KiB.
-    let fit = bench.pool.limit_bytes() >> 17;
+    let fit = bench.pool.free_for_clients() >> 17;
     let tokens: Vec<_> = (0..fit).map(|_| bench.submit(top, zero())).collect();
     let refused = bench.engine.submit(&bench.portal(top), zero(), bench.answers.clone(), u64::MAX);
     assert!(refused.is_err());
-    assert!(bench.pool.take(1).is_err(), "the reserve is not available to others");
+    assert!(bench.pool.take_for_client(1).is_err(), "the reserve is not available to others");
+    assert!(bench.pool.take(1 << 20).is_ok(), "background work has a part of its own");
     let mut cx = Context::from_waker(Waker::noop());
     let mut scratch = std::pin::pin!(bench.pool.scratch(65536));
     assert!(scratch.as_mut().poll(&mut cx).is_ready(), "those that are admitted have it");
     let zero = zero();
     let portal = bench.portal(top);
-    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &zero));
+    let mut room = std::pin::pin!(bench.engine.wait_capacity(&portal, &zero, None));
     assert!(room.as_mut().poll(&mut cx).is_pending());
     disk.let_go();
     bench.engine.turn();
     assert!(room.as_mut().poll(&mut cx).is_ready());
     assert!(tokens.into_iter().all(|token| bench.answer(token).is_some()));
     assert_eq!(bench.pool.free_bytes(), bench.pool.limit_bytes());
+}
+
+/// A client that has all requests through one sink, with a share of its own.
+#[derive(Default)]
+struct Client {
+    answers: Cell<u64>,
+    share: Share,
+}
+
+impl Sink for Client {
+    fn done(&self, _: u64, _: Request, result: Result<()>) {
+        result.unwrap();
+        self.answers.set(self.answers.get() + 1);
+    }
+
+    fn share(&self) -> Option<&Share> {
+        Some(&self.share)
+    }
+}
+
+#[test]
+fn engine_keeps_buffers_for_other_exports_and_other_clients() {
+    let bench = Bench::new();
+    let (disk, id) = bench.disk("disk", 65536);
+    disk.hold.set(true);
+    let (lower, needs) = (bench.engine.lower(id), Needs { children: 1, scratch_copies: 1 });
+    let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
+    let top = bench.engine.add_device("copying", device, needs, &[id]).unwrap();
+    let zero = || Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false };
+    let as_many_as_fit = |portal: &Portal, client: &Rc<Client>| {
+        (0..)
+            .take_while(|n| bench.engine.submit(portal, zero(), client.clone(), *n).is_ok())
+            .count()
+    };
+    let [first, second] = ["first", "second"].map(|name| bench.engine.portal(name, top));
+    let [greedy, modest, other] = [(); 3].map(|()| Rc::<Client>::default());
+    // 112 requests of 128 KiB fit into the part of the pool that clients may use.
+    assert_eq!(as_many_as_fit(&first, &greedy), 56, "a half, because as much stays free");
+    assert_eq!(
+        as_many_as_fit(&first, &modest),
+        0,
+        "the export has its share, whichever the client"
+    );
+    assert_eq!(
+        as_many_as_fit(&second, &greedy),
+        0,
+        "the client has its share, whichever the export"
+    );
+    assert_eq!(as_many_as_fit(&second, &other), 28, "a half of the rest");
+    disk.let_go();
+    bench.engine.turn();
+    assert_eq!([&greedy, &modest, &other].map(|client| client.answers.get()), [56, 0, 28]);
+    disk.hold.set(true);
+    assert_eq!(as_many_as_fit(&first, &modest), 56, "shares are given back");
+}
+
+/// A device that answers at once, but gives way `self.0` times before.
+struct GivesWay(u32, Info);
+
+impl Device for GivesWay {
+    fn info(&self) -> &Info {
+        &self.1
+    }
+
+    async fn submit(&self, _: &mut Request) -> Result<()> {
+        for _ in 0..self.0 {
+            let mut gave = false;
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if std::mem::replace(&mut gave, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn engine_lets_other_tasks_run_while_devices_give_way() {
+    let bench = Bench::new();
+    let info = Info::disk(4096, 512);
+    let device = Rc::new(GivesWay(1000, info));
+    let id = bench.engine.add_device("busy", device, Needs::LEAF, &[]).unwrap();
+    let token = bench.submit(id, Op::Flush);
+    let mut driven = std::pin::pin!(bench.engine.clone().drive());
+    let woken = Arc::new(Flag::default());
+    let waker = Waker::from(woken.clone());
+    let mut polls = 0;
+    while bench.answers.0.borrow().is_empty() {
+        assert!(driven.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        polls += 1;
+        assert!(woken.0.swap(false, Relaxed) || !bench.answers.0.borrow().is_empty());
+    }
+    assert!(polls >= 1000 / ROUND, "{polls} polls for 1000 steps");
+    assert!(bench.answer(token).is_some());
+}
+
+/// Whether a task was woken.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Long requests of clients, carried out in pieces.
 
+use std::rc::Rc;
+
 use block::seeded::{self, Bug};
 use block::{ByteRange, Op, Result};
+use engine::Share;
 
 use crate::nbd::Export;
 
@@ -10,10 +13,11 @@ use crate::nbd::Export;
 pub const PIECE_BYTES: u64 = 16 << 20;
 
 /// Carries out a long request on the range `whole`, one piece after the other; `op_of` returns the operation of a
-/// piece. Each piece is admitted like a request of its own. After an error no further piece begins, and the error is
+/// piece. Each piece is admitted like a request of its own, for the client with the share `share`. After an error no further piece begins, and the error is
 /// returned. Returns `None` if `goes_on` returned false between two pieces; then no further piece begins either.
 pub async fn in_pieces(
     export: &Export,
+    share: &Rc<Share>,
     whole: ByteRange,
     piece_bytes: u64,
     goes_on: impl Fn() -> bool,
@@ -30,12 +34,14 @@ pub async fn in_pieces(
         let op = op_of(ByteRange::between(at, end).expect("a piece has bytes"));
         let done = match &unadmitted {
             Some(lower) => lower.call(op).await,
-            None => export.engine.call(&export.portal, op).await,
+            None => export.engine.call_for(share, &export.portal, op).await,
         };
         match done.result {
             Err(error) if !seeded::on(Bug::PieceErrorForgotten) => return Some(Err(error)),
             _ => at = end,
         }
+        // Devices that answer at once must not hold up other tasks.
+        export.env.give_way().await;
     }
     Some(Ok(()))
 }

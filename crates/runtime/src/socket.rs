@@ -79,6 +79,10 @@ impl Socket for Connection {
         sys::is_hung_up(self.file.as_raw_fd())
     }
 
+    fn unreceived_bytes(&self) -> u64 {
+        sys::unreceived_bytes(self.file.as_raw_fd())
+    }
+
     fn may_outlive(&self) -> bool {
         true
     }

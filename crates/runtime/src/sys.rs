@@ -270,6 +270,15 @@ pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     told.is_ok_and(|is_ready| is_ready && polls[0].revents & ENDS != 0)
 }
 
+/// Returns the number of bytes in the socket's send queue, which the peer has not received yet; 0 if the kernel does not
+/// report it.
+pub(crate) fn unreceived_bytes(fd: RawFd) -> u64 {
+    let mut bytes: c_int = 0;
+    // SAFETY: the kernel writes one int.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes.max(0) as u64 } else { 0 }
+}
+
 const STOPS: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Whether a signal that ends a program (SIGINT, SIGTERM, SIGHUP) is pending and blocked.

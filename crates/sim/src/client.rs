@@ -65,7 +65,7 @@ impl Client {
 
     /// Waits until the engine has a slot and buffers for a request with the operation `op`.
     pub async fn room(&self, op: &Op) {
-        self.engine.wait_capacity(&self.portal, op).await;
+        self.engine.wait_capacity(&self.portal, op, None).await;
     }
 
     /// Sends a request. The request runs to its end even if the returned [`Call`] is dropped.

@@ -228,6 +228,12 @@ impl Socket for TlsSocket {
     fn is_gone(&self) -> bool {
         self.0.lower.is_gone()
     }
+
+    /// Sealed bytes that the socket below has not sent yet count too.
+    fn unreceived_bytes(&self) -> u64 {
+        let unsent = self.0.outgoing.borrow().sealed.len() as u64;
+        unsent + self.0.lower.unreceived_bytes()
+    }
 }
 
 fn closed() -> Error {

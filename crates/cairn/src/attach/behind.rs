@@ -217,7 +217,8 @@ fn listen(env: &Env, export: &Rc<Export>, name: &Name) -> Result<Server> {
              has at most {BLOCK_MAX_BYTES}"
         ));
     }
-    let limits = Limits { connections: 1, request: KERNEL_PATIENCE, ..Limits::default() };
+    let patience = KERNEL_PATIENCE;
+    let limits = Limits { connections: 1, request: patience, slow: patience, ..Limits::default() };
     let server = Server::new(env, ExportList::new([export.clone()]), limits, out::note);
     server.serve(env.listen(&Address::Unix(name.socket()))?);
     Ok(server)

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use block::env::{Channel, stopped};
-use block::{ByteRange, Copies, Error, ErrorKind, Notify, Op, Request, Result, bail};
-use engine::Sink;
+use block::{ByteRange, Copies, Error, ErrorKind, Memory, Notify, Op, Request, Result, bail};
+use engine::{Share, Sink};
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
     Zeroing,
@@ -56,6 +56,8 @@ struct Inner {
     log: Box<dyn Fn(&str)>,
     pending: RefCell<Tokens<Asked>>,
     in_flight: Cell<usize>,
+    /// The slots and buffers of the mount's requests in the engine.
+    share: Rc<Share>,
     agreed: Cell<Option<Agreed>>,
     /// Whether the mount must end with this process, because a flush has failed.
     mortal: Cell<bool>,
@@ -159,6 +161,7 @@ impl Volume {
             log: Box::new(log),
             pending: RefCell::default(),
             in_flight: Cell::new(0),
+            share: Rc::default(),
             agreed: Cell::new(agreed),
             mortal: Cell::new(false),
             over: Cell::new(false),
@@ -281,7 +284,7 @@ impl Inner {
                 Ok(())
             }
             Ok(Next::Read(unique, range)) => {
-                let into = self.export.env.pool().wait_for(range.len() as usize).await?;
+                let into = Memory::Client.buf(self.export.env.pool(), range.len() as usize).await?;
                 self.begin(unique, Op::Read { range, into, avoid: Copies::NONE }).await;
                 Ok(())
             }
@@ -433,7 +436,8 @@ impl Inner {
     async fn zero_in_pieces(self: Rc<Self>, token: usize, whole: ByteRange, unmap: bool) {
         let zeroes = |range| Op::WriteZeroes { range, unmap, fua: false };
         let goes_on = || !self.over.get();
-        let result = in_pieces(&self.export, whole, PIECE_BYTES, goes_on, zeroes).await;
+        let result =
+            in_pieces(&self.export, &self.share, whole, PIECE_BYTES, goes_on, zeroes).await;
         self.end(token, &zeroes(whole), result.unwrap_or_else(|| Err(stopped())));
     }
 
@@ -510,6 +514,10 @@ enum Next {
 impl Sink for Inner {
     fn done(&self, token: u64, request: Request, result: Result<()>) {
         self.end(token as usize, &request.op, result);
+    }
+
+    fn share(&self) -> Option<&Share> {
+        Some(&self.share)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::env::Socket;
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Env, Error, Mono, Notify, Op, Request, Result};
-use engine::Sink;
+use engine::{Share, Sink};
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
 use wire::stream::{Batch, Outbox};
 
@@ -20,6 +20,15 @@ use crate::tokens::Tokens;
 /// Length in bytes from which on replies are sent at once, while further requests are begun. So client and server
 /// work at the same time, with few system calls.
 const BATCH_BYTES: usize = 32 << 10;
+
+/// Fewest bytes of waiting replies that a client must read in the time limit for them ([`Limits::slow`]).
+pub const READ_MIN_BYTES: u64 = 64 << 10;
+
+/// Number of looks at the progress of clients within the time limit for it.
+const LOOKS: u32 = 8;
+
+/// Most long requests of one connection that are carried out in pieces at the same time.
+const LONG_MAX: usize = 4;
 
 /// Length in bytes of the shortest read whose bytes the server checks for zeros, so that it can reply with a hole.
 const LOOK_FOR_ZEROS_BYTES: usize = 4096;
@@ -36,15 +45,25 @@ pub struct Connection {
     pub cancel: Rc<CancelToken>,
     /// Token that is cancelled when the client has ended the connection and another client waits to be served.
     pub gone: CancelToken,
-    pub peers: Rc<Peers>,
+    peers: Rc<Peers>,
     pending: RefCell<Tokens<RequestHeader>>,
     outbox: RefCell<Outbox>,
     /// Results of requests whose replies did not fit into the outbox.
     overflow: RefCell<VecDeque<Answer>>,
     held_bytes: Cell<usize>,
     in_flight: Cell<u32>,
-    /// Start of the send in flight. Since then the client has read nothing.
-    sending: Cell<Option<Mono>>,
+    /// The slots and buffers of the connection's requests in the engine.
+    pub share: Rc<Share>,
+    /// Number of long requests of the connection that are being carried out in pieces.
+    long: Cell<usize>,
+    is_sending: Cell<bool>,
+    /// Number of bytes of replies that the socket has taken.
+    sent_bytes: Cell<u64>,
+    /// Whether every reply has been sent since the last look at the client's progress.
+    was_idle: Cell<bool>,
+    /// Time since which replies have waited, and number of bytes that the client had received then. They move on
+    /// whenever the client has received [`READ_MIN_BYTES`] more.
+    waiting_since: Cell<Option<(Mono, u64)>>,
     /// Headers, as they arrived, of begun requests that the next server of the connection must carry out again.
     pub unanswered: RefCell<Vec<u8>>,
     /// Whether the connection sends no more replies.
@@ -55,8 +74,7 @@ pub struct Connection {
     ended: Cell<bool>,
     /// Whether the writer of the connection has ended.
     written: Cell<bool>,
-    /// Whether the server closed the connection because its client did not read replies while other clients waited
-    /// for memory.
+    /// Whether the server closed the connection because its client read its replies too slowly.
     pub cut: Cell<bool>,
     reader: Notify,
     writer: Notify,
@@ -66,17 +84,21 @@ pub struct Connection {
 
 /// The open connections of an NBD server.
 #[derive(Default)]
-pub struct Peers(RefCell<Vec<Weak<Connection>>>);
+pub struct Peers {
+    all: RefCell<Vec<Weak<Connection>>>,
+    /// Whether a task looks for clients that read their replies too slowly. It runs only while replies are sent.
+    is_watched: Cell<bool>,
+}
 
 impl Peers {
     pub fn add(&self, connection: &Rc<Connection>) {
-        let mut peers = self.0.borrow_mut();
+        let mut peers = self.all.borrow_mut();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Rc::downgrade(connection));
     }
 
     pub fn all(&self) -> Vec<Rc<Connection>> {
-        self.0.borrow().iter().filter_map(Weak::upgrade).collect()
+        self.all.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Waits until no client that has ended its connection has an unbegun request. Requests before such a client's
@@ -106,15 +128,18 @@ impl Peers {
         }
     }
 
-    /// Closes the connections whose clients have not read replies for too long, to free their memory for other
-    /// connections.
-    pub fn close_stuck(&self) {
-        for peer in self.all() {
-            if peer.is_stuck() {
+    /// Closes the connections whose clients read their replies too slowly, to free the memory of the replies. Ends
+    /// when no connection sends.
+    async fn watch(self: Rc<Self>, env: Env, limit: Duration) {
+        let is_sending = |peer: &Rc<Connection>| peer.is_sending.get();
+        while self.all().iter().any(is_sending) {
+            env.sleep(limit / LOOKS).await;
+            for peer in self.all().iter().filter(|peer| peer.is_slow()) {
                 peer.cut.set(true);
                 peer.close();
             }
         }
+        self.is_watched.set(false);
     }
 }
 
@@ -152,7 +177,12 @@ impl Connection {
             overflow: RefCell::default(),
             held_bytes: Cell::new(0),
             in_flight: Cell::new(0),
-            sending: Cell::new(None),
+            share: Rc::default(),
+            long: Cell::new(0),
+            is_sending: Cell::new(false),
+            sent_bytes: Cell::new(0),
+            was_idle: Cell::new(true),
+            waiting_since: Cell::new(None),
             unanswered: RefCell::default(),
             closed: Cell::new(false),
             leaving: Cell::new(false),
@@ -168,8 +198,7 @@ impl Connection {
     /// Whether the connection may begin another request of `bytes` bytes now. A connection may not if its client does
     /// not read replies, or if it would have more memory than remains for all others.
     pub fn may_begin(&self, bytes: usize) -> bool {
-        let pool = self.export.env.pool();
-        let left = pool.free_bytes();
+        let left = self.export.env.pool().free_for_clients();
         let held = self.held_bytes.get();
         self.in_flight.get() < self.limits.requests
             && self.overflow.borrow().len() < self.limits.requests as usize
@@ -183,7 +212,7 @@ impl Connection {
 
     /// Whether the outbox has enough replies for a system call, and no send is in flight.
     pub fn has_batch(&self) -> bool {
-        self.sending.get().is_none() && self.outbox.borrow().held() >= BATCH_BYTES
+        !self.is_sending.get() && self.outbox.borrow().held() >= BATCH_BYTES
     }
 
     /// Waits until every begun request of the connection has ended.
@@ -303,15 +332,52 @@ impl Connection {
         }
     }
 
-    /// Records that a send on the connection starts, or that it has completed.
-    pub fn sends(&self, sends: bool) {
-        self.sending.set(sends.then(|| self.export.env.now()));
+    /// Records that a send on the connection starts.
+    pub fn begin_send(&self) {
+        self.is_sending.set(true);
+        if !self.peers.is_watched.replace(true) {
+            let (env, limit) = (&self.export.env, self.limits.slow);
+            env.spawn("a watch over slow clients", self.peers.clone().watch(env.clone(), limit));
+        }
     }
 
-    /// Whether the client has read no bytes of a send for the time limit of one request.
-    pub fn is_stuck(&self) -> bool {
+    /// Records that a send on the connection has completed, and that the socket has taken `bytes` of it.
+    pub fn end_send(&self, bytes: usize) {
+        self.is_sending.set(false);
+        self.sent_bytes.set(self.sent_bytes.get() + bytes as u64);
+    }
+
+    /// Looks at the client's progress. Returns whether the client has received fewer than [`READ_MIN_BYTES`] of its
+    /// replies in the time limit for them, although replies were waiting.
+    fn is_slow(&self) -> bool {
+        if !self.is_sending.get() || self.was_idle.replace(false) {
+            self.waiting_since.set(None);
+            return false;
+        }
         let now = self.export.env.now();
-        self.sending.get().is_some_and(|since| now.since(since) >= self.limits.request)
+        let received = self.sent_bytes.get().saturating_sub(self.socket.unreceived_bytes());
+        match self.waiting_since.get() {
+            Some((since, before)) if received < before + READ_MIN_BYTES => {
+                now.since(since) >= self.limits.slow
+            }
+            _ => {
+                self.waiting_since.set(Some((now, received)));
+                false
+            }
+        }
+    }
+
+    /// Waits until fewer than [`LONG_MAX`] long requests of the connection are being carried out. The caller counts as
+    /// one until it calls [`Connection::end_long`].
+    pub async fn begin_long(&self) {
+        self.waiting.until(|| self.long.get() < LONG_MAX).await;
+        self.long.set(self.long.get() + 1);
+    }
+
+    /// Records that a long request of the connection has ended.
+    pub fn end_long(&self) {
+        self.long.set(self.long.get() - 1);
+        self.waiting.wake();
     }
 
     /// Waits for replies, and returns the replies in the outbox, to be sent together. Returns `None` when the
@@ -335,6 +401,9 @@ impl Connection {
     pub fn sent(&self, batch: Batch) {
         self.held_bytes.set(self.held_bytes.get() - batch.held);
         self.outbox.borrow_mut().sent(batch);
+        if self.outbox.borrow().is_empty() {
+            self.was_idle.set(true);
+        }
         self.reader.wake();
     }
 
@@ -421,5 +490,9 @@ pub fn held_bytes(header: &RequestHeader, style: ReplyStyle) -> usize {
 impl Sink for Connection {
     fn done(&self, token: u64, request: Request, result: Result<()>) {
         self.end(token, Some(request.op), result);
+    }
+
+    fn share(&self) -> Option<&Share> {
+        Some(&self.share)
     }
 }

@@ -40,9 +40,11 @@ pub struct Limits {
     pub held_bytes: usize,
     /// Longest duration of the whole handshake with a client.
     pub handshake: Duration,
-    /// Longest time from the first byte of a request to its last. Also the time in which a client must read a part of
-    /// its replies, while other clients wait for memory.
+    /// Longest time from the first byte of a request to its last. Also the longest wait for a client that has left to
+    /// read its last replies.
     pub request: Duration,
+    /// Time in which a client must read 64 KiB of its replies while replies wait. Otherwise the connection is closed.
+    pub slow: Duration,
     /// Length in bytes of the longest piece of a trim or a write of zeroes that is submitted to the engine.
     pub piece_bytes: u64,
 }
@@ -55,6 +57,7 @@ impl Default for Limits {
             held_bytes: 64 << 20,
             handshake: Duration::from_secs(10),
             request: Duration::from_secs(60),
+            slow: Duration::from_secs(10),
             piece_bytes: PIECE_BYTES,
         }
     }

@@ -7,7 +7,8 @@ use std::task::Poll;
 
 use block::env::{Outcome, Ticket, stopped};
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Mono, Op, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Memory, Mono, Op, Result};
+use engine::Share;
 use wire::nbd::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, ReplyStyle, RequestHeader, check,
 };
@@ -20,6 +21,10 @@ use crate::pieces::in_pieces;
 
 /// Length in bytes above which a payload is received directly into a buffer of its own.
 const STRAIGHT_BYTES: usize = 64 << 10;
+
+/// Number of requests after which the reader lets other tasks run. Requests that are carried out at once would hold
+/// them up otherwise.
+const ROUND: u32 = 64;
 
 /// The reason for which the reader stops before it has reached the client's disconnect command.
 enum End {
@@ -179,6 +184,7 @@ impl<'a> Reader<'a> {
     /// Begins requests until the client ends the connection.
     async fn run(&mut self) -> Step {
         let style = self.connection.session.style;
+        let mut begun = 0;
         while !self.connection.cancel.is_cancelled() {
             if self.connection.gone.is_cancelled() && !self.is_last {
                 return Err(End::Gone);
@@ -195,7 +201,8 @@ impl<'a> Reader<'a> {
                     self.take_head(used);
                     self.request(header, payload).await?;
                     self.since = None;
-                    if self.connection.has_batch() {
+                    begun += 1;
+                    if begun % ROUND == 0 || self.connection.has_batch() {
                         self.connection.export.env.give_way().await;
                     }
                 }
@@ -396,21 +403,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Waits for a buffer of `len` bytes. During the wait, connections whose clients have read no replies for too
-    /// long are closed.
+    /// Waits for a buffer of `len` bytes. The wait does not count against the request's deadline.
     async fn buffer(&mut self, len: usize) -> Step<Buf> {
-        let Connection { export, limits, peers, .. } = &**self.connection;
-        let pool = export.env.pool();
-        if let Ok(buf) = pool.take(len) {
+        let pool = self.connection.export.env.pool();
+        if let Ok(buf) = pool.take_for_client(len) {
             return Ok(buf);
         }
-        let taken = loop {
-            peers.close_stuck();
-            let waiting = export.env.within(limits.request / 4, pool.wait_for(len));
-            if let Some(taken) = self.unless_shut(waiting).await? {
-                break taken;
-            }
-        };
+        let taken = self.unless_shut(Memory::Client.buf(pool, len)).await?;
         self.since = None;
         Ok(taken.map_err(|error| error.to_string())?)
     }
@@ -527,16 +526,18 @@ async fn unless_shut<F: Future>(
 /// Carries out a trim, a write of zeroes or a cache command in pieces, while the connection is open. If another
 /// server takes over the connection, that server carries out the whole request again.
 async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head, token: u64) {
+    connection.begin_long().await;
     let goes_on = || !connection.cancel.is_cancelled();
-    let export = &*connection.export;
-    let whole = range_of(&header);
+    let (export, share, whole) = (&*connection.export, &connection.share, range_of(&header));
     let result = match header.command {
-        Command::Cache => prefetch(export, whole, goes_on).await,
+        Command::Cache => prefetch(export, share, whole, goes_on).await,
         _ => {
+            let op_of = |piece| zeroing(&header, piece);
             let piece_bytes = connection.limits.piece_bytes;
-            in_pieces(export, whole, piece_bytes, goes_on, |piece| zeroing(&header, piece)).await
+            in_pieces(export, share, whole, piece_bytes, goes_on, op_of).await
         }
     };
+    connection.end_long();
     match result {
         Some(result) => connection.end(token, None, result),
         None if connection.is_leaving() => connection.leave_unanswered(token, head.bytes()),
@@ -547,16 +548,17 @@ async fn carry_out(connection: Rc<Connection>, header: RequestHeader, head: Head
 /// Reads a range once, so that a cache in a device below has its bytes.
 async fn prefetch(
     export: &Export,
+    share: &Rc<Share>,
     whole: ByteRange,
     goes_on: impl Fn() -> bool,
 ) -> Option<Result<()>> {
     let piece_bytes = PREFETCH_BYTES.min(u64::from(export.info().max_transfer));
-    let buf = match export.env.pool().wait_for(piece_bytes as usize).await {
+    let buf = match Memory::Client.buf(export.env.pool(), piece_bytes as usize).await {
         Ok(buf) => buf,
         Err(error) => return Some(Err(error)),
     };
     let read = |range: ByteRange| Op::read(range, buf.slice(0..range.len() as usize));
-    in_pieces(export, whole, piece_bytes, goes_on, read).await
+    in_pieces(export, share, whole, piece_bytes, goes_on, read).await
 }
 
 /// Whether the requests in `stream` include a disconnect command.

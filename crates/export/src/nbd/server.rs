@@ -10,7 +10,7 @@ use wire::nbd::Session;
 use wire::stream::Inbox;
 
 use super::cancel::CancelToken;
-use super::connection::{Connection, Peers};
+use super::connection::{Connection, Peers, READ_MIN_BYTES};
 use super::handshake::{ListenerPolicy, negotiate};
 use super::log::Log;
 use super::reader::read;
@@ -302,8 +302,8 @@ impl Server {
         }
         if connection.cut.get() {
             return Err(format!(
-                "the client read no reply for {:?}, and other clients waited for memory",
-                limits.request
+                "the client read fewer than {READ_MIN_BYTES} bytes of its replies in {:?}",
+                limits.slow
             ));
         }
         ended.map(|_| None)

@@ -26,9 +26,9 @@ pub async fn write(connection: Rc<Connection>) {
 async fn send_all(connection: &Connection, mut parts: Vec<Buf>) -> Option<Vec<Buf>> {
     loop {
         let total: usize = parts.iter().map(Buf::len).sum();
-        connection.sends(true);
+        connection.begin_send();
         let outcome = connection.socket.send(parts).await;
-        connection.sends(false);
+        connection.end_send(*outcome.result.as_ref().unwrap_or(&0));
         parts = outcome.parts;
         let sent = outcome.result.ok().filter(|sent| *sent > 0)?;
         if sent == total {

@@ -1,8 +1,10 @@
 //! Limits of the NBD server for clients that send without reading replies, or hold many connections.
 
-use std::io::{ErrorKind, Write};
+use std::fs::Permissions;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use export::nbd::Limits;
 
@@ -55,19 +57,75 @@ fn server_throttles_client_that_reads_no_replies() {
 }
 
 #[test]
-fn server_closes_stuck_clients_when_clients_wait_for_memory() {
-    let limits = Limits { connections: 20, ..SHORT };
-    let world = World::with_pool(&MEMORY.replace("1MiB", "16MiB"), limits, 32 << 20);
-    let mut patient = Client::new(&world);
-    patient.ask(WRITE, 0, 0, 4 << 20, &vec![4; 4 << 20]);
-    let mut hogs: Vec<_> = (0..10).map(|_| Client::new(&world)).collect();
-    for hog in &mut hogs {
-        hog.send(&header(READ, 0, 0, 4 << 20).repeat(8));
+fn server_closes_client_that_reads_its_replies_too_slowly() {
+    let limits = Limits { slow: Duration::from_secs(1), ..SHORT };
+    let world = World::new(MEMORY, limits);
+    let (mut slow, mut steady) = (Client::new(&world), Client::new(&world));
+    for client in [&mut slow, &mut steady] {
+        client.send(&header(READ, 0, 0, 1 << 20).repeat(64));
     }
-    // There is not enough memory for all clients: the patient one waits until a hog is closed.
-    assert_eq!(patient.read(0, 16 << 20).len(), 16 << 20);
-    world.logs("the client read no reply for 500ms, and other clients waited for memory");
-    assert!(world.most_bytes() <= 32 << 20);
+    // One reads 10 KiB in a second, the other one 640 KiB.
+    for _ in 0..60 {
+        std::thread::sleep(Duration::from_millis(50));
+        let _ = slow.0.read_exact(&mut [0; 512]);
+        steady.0.read_exact(&mut vec![0; 32 << 10]).unwrap();
+    }
+    world.logs("the client read fewer than 65536 bytes of its replies in 1s");
+    let sent = slow.0.read_to_end(&mut Vec::new()).unwrap();
+    assert!(sent < 8 << 20, "{sent} bytes were sent");
+    steady.0.read_exact(&mut vec![0; 16 << 20]).unwrap();
+}
+
+#[test]
+fn new_client_is_served_while_twelve_clients_read_slowly() {
+    let world = World::new(MEMORY, Limits { connections: 20, ..SHORT });
+    let mut hogs: Vec<_> = (0..12).map(|_| Client::new(&world)).collect();
+    for hog in &mut hogs {
+        hog.send(&header(READ, 0, 0, 1 << 20).repeat(128));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..5 {
+        let begin = Instant::now();
+        assert_eq!(Client::new(&world).read(0, 4096), [0; 4096]);
+        assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn other_export_is_served_while_five_clients_zero_encrypted_export() {
+    let key = std::env::temp_dir().join(format!("cairn-fair-key-{}", std::process::id()));
+    std::fs::write(&key, (0..64).collect::<Vec<u8>>()).unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let spec = format!(
+        "[disk]\nn = {{ null = \"1TiB\" }}\nm = {{ memory = \"1MiB\" }}\n\
+         [device]\ns = {{ kind = \"crypt\", on = \"n\", key = \"file:{}\", plain = true }}\n\
+         [export]\nvol = {{ on = \"s\" }}\nother = {{ on = \"m\" }}\n",
+        key.display()
+    );
+    for len in [64 << 10, 16 << 20, (1 << 30) + (64 << 10)] {
+        let world = World::new(&spec, Limits { connections: 20, ..Limits::default() });
+        let mut hogs: Vec<_> = (0..5).map(|_| Client::new(&world)).collect();
+        for hog in &mut hogs {
+            hog.send(&header(WRITE_ZEROES, 0, 0, len).repeat(256));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        for hogs_left in [false, true] {
+            let mut longest = Duration::ZERO;
+            for _ in 0..5 {
+                let begin = Instant::now();
+                let mut client = Client::negotiate(&world);
+                assert_eq!(client.go("other").last().unwrap().0, ACK);
+                assert_eq!(client.read(0, 4096), [0; 4096]);
+                longest = longest.max(begin.elapsed());
+            }
+            assert!(
+                longest < Duration::from_millis(100),
+                "{longest:?} beside zeroes of {len}, {hogs_left}"
+            );
+            hogs.clear();
+        }
+    }
+    std::fs::remove_file(&key).unwrap();
 }
 
 #[test]

@@ -205,6 +205,25 @@ fn export_serves_extended_headers_as_nbd_specifies() {
 }
 
 #[test]
+fn block_status_of_128_tib_stripe_is_answered_at_once() {
+    let world = World::new(
+        "[disk]\na = { null = \"64TiB\" }\nb = { null = \"64TiB\" }\n\
+         [device]\nall = { kind = \"stripe\", on = [\"a\", \"b\"], chunk = \"4KiB\" }\n\
+         [export]\nvol = { on = \"all\" }\n",
+        SHORT,
+    );
+    let mut client = Client::negotiate(&world);
+    assert_eq!(client.option(OPT_EXTENDED, &[])[0].0, ACK);
+    assert_eq!(client.option(OPT_SET_META, &meta_data("vol", &["base:allocation"]))[0].0, META);
+    assert_eq!(client.go("vol").last().unwrap().0, ACK);
+    let begin = Instant::now();
+    client.send(&extended(BLOCK_STATUS, 0, 0, 1 << 47));
+    let (_, kind, data) = client.extended_chunk(0);
+    assert_eq!((kind, &data[8..16]), (6, &(1_u64 << 47).to_be_bytes()[..]), "one hole");
+    assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+}
+
+#[test]
 fn long_write_zeroes_succeeds_up_to_highest_offset() {
     let quarter = |name| format!("{name} = {{ null = \"4194304TiB\" }}\n");
     let world = World::new(

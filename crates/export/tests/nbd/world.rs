@@ -25,6 +25,7 @@ pub const SHORT: Limits = Limits {
     held_bytes: 64 << 20,
     handshake: Duration::from_millis(300),
     request: Duration::from_millis(500),
+    slow: Duration::from_secs(10),
     piece_bytes: 64 << 10,
 };
 
