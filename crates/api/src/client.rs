@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use block::control::{Nothing, Verb};
 use serde::Serialize;
@@ -22,6 +23,8 @@ const LINE_MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     path: PathBuf,
+    /// Most time for a reply, whatever the route.
+    limit: Duration,
 }
 
 type Answer<T> = Result<T, Problem>;
@@ -29,7 +32,13 @@ type Answer<T> = Result<T, Problem>;
 impl Client {
     /// Returns a client of the control socket at `path`. Opens no connection yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), limit: Duration::MAX }
+    }
+
+    /// Returns the client with requests that wait for their replies for at most `limit`.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// Returns the path of the control socket.
@@ -79,7 +88,7 @@ impl Client {
         };
         let mut answer = Vec::new();
         let exchanged = self.connect().and_then(|mut stream| {
-            stream.set_read_timeout(Some(route.patience))?;
+            stream.set_read_timeout(Some(route.patience.min(self.limit)))?;
             stream.write_all(request.as_bytes())?;
             stream.take(ANSWER_MAX_BYTES).read_to_end(&mut answer)
         });

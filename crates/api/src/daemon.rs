@@ -3,13 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use crate::server::Handler;
+use crate::listen::{METRICS_LIMITS, serve};
+use crate::server::{Handler, refuse};
 use crate::{Health, Problem, Status};
 
 /// The state of a daemon.
@@ -161,7 +166,8 @@ impl MetricsPort {
         Ok(Self(tokio::net::TcpListener::from_std(listener)?))
     }
 
-    /// Serves requests to the port with the handler until the future is dropped.
+    /// Serves requests to the port with the handler, within [`METRICS_LIMITS`], until the future is dropped. Refuses
+    /// requests for another host than this one: a web page whose name was changed to lead here could read the metrics.
     ///
     /// # Errors
     /// An error of the system.
@@ -169,6 +175,46 @@ impl MetricsPort {
     where
         S: Clone + Send + Sync + 'static,
     {
-        axum::serve(self.0, Router::new().route(path, handler).with_state(state)).await
+        let router = Router::new().route(path, handler).with_state(state);
+        let router = router.layer(middleware::from_fn(refuse_other_hosts));
+        serve(self.0, router, METRICS_LIMITS, std::future::pending()).await
+    }
+}
+
+async fn refuse_other_hosts(request: Request, next: Next) -> Response {
+    let is_other = |host: &HeaderValue| !host.to_str().is_ok_and(is_this_host);
+    if request.headers().get(header::HOST).is_some_and(is_other) {
+        let message = "metrics are for this machine only: the header Host names another one";
+        return refuse(Problem::new(7, message.to_owned()).next("http://127.0.0.1, with the port"));
+    }
+    next.run(request).await
+}
+
+/// Whether the value of a header `Host` is a loopback address or `localhost`, with or without a port.
+fn is_this_host(host: &str) -> bool {
+    let is_loopback = |text: &str| text.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(ip, _)| is_loopback(ip));
+    }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || is_loopback(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_port_serves_loopback_hosts_only() {
+        for host in
+            ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.0.0.1:9000", "[::1]", "[::1]:9"]
+        {
+            assert!(is_this_host(host), "{host}");
+        }
+        for host in
+            ["", "evil.example", "evil.example:9000", "127.0.0.1.evil.example", "[::2]:9", "[::1"]
+        {
+            assert!(!is_this_host(host), "{host}");
+        }
     }
 }

@@ -23,6 +23,7 @@ mod bridge;
 mod client;
 mod daemon;
 mod follow;
+mod listen;
 pub mod metrics;
 pub mod routes;
 mod server;
@@ -36,6 +37,7 @@ pub use bridge::{Answering, Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use daemon::{DaemonView, GraphSource, KeptGraph, KeptName, MetricsPort, Phase, UpRequest};
 pub use follow::{FOLLOWERS_MAX, follow};
+pub use listen::{CONTROL_LIMITS, ConnectionLimits, METRICS_LIMITS};
 pub use server::{
     ControlSocket, Handler, SOCKET_PATH_MAX_BYTES, Server, figures, is_heard, repair,
 };

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use crate::{
-    Counts, DaemonView, DeviceStatus, GraphView, Health, MemberState, Phase, SpaceUse, Status, Top,
+    Counts, DaemonView, DeviceStatus, GraphView, Health, KeptGraph, MemberState, Phase, SpaceUse,
+    Status, Top,
 };
 
 /// Content type of the page of metrics.
@@ -21,7 +22,8 @@ pub struct Sample {
     pub top: Top,
 }
 
-/// Returns the page of metrics of the graphs `samples`, and of the daemon that keeps them if there is one.
+/// Returns the page of metrics of the graphs `samples`, and of the daemon that keeps them if there is one. A graph of
+/// the daemon without a sample has a worker that does not answer.
 pub fn page(samples: &[Sample], daemon: Option<&DaemonView>) -> String {
     let mut page = Page::default();
     devices(&mut page, samples);
@@ -29,7 +31,7 @@ pub fn page(samples: &[Sample], daemon: Option<&DaemonView>) -> String {
     members(&mut page, samples);
     clients(&mut page, samples);
     if let Some(daemon) = daemon {
-        kept(&mut page, daemon);
+        kept(&mut page, samples, daemon);
     }
     page.text
 }
@@ -127,10 +129,12 @@ fn clients(page: &mut Page, samples: &[Sample]) {
     page.family("cairn_attached", "gauge", help, attached);
 }
 
-fn kept(page: &mut Page, daemon: &DaemonView) {
+fn kept(page: &mut Page, samples: &[Sample], daemon: &DaemonView) {
+    let answers = |name: &str| samples.iter().any(|sample| sample.status.graph == name);
     let graphs = || daemon.graphs.iter().map(|graph| ([("graph", &*graph.name)], graph));
-    let up = graphs().map(|(labels, graph)| (labels, u8::from(graph.phase == Phase::Up)));
-    let help = "1 if clients can connect to a graph, else 0.";
+    let is_up = |graph: &KeptGraph| graph.phase == Phase::Up && answers(&graph.name);
+    let up = graphs().map(|(labels, graph)| (labels, u8::from(is_up(graph))));
+    let help = "1 if clients can connect to a graph and its worker answers, else 0.";
     page.family("cairn_daemon_graph_up", "gauge", help, up);
     let starts = graphs().map(|(labels, graph)| (labels, graph.starts));
     let help = "Workers started for a graph.";
@@ -195,7 +199,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::{Counts, DeviceStatus, KeptGraph, Member, Progress, TopRow};
+    use crate::{Counts, DeviceStatus, Member, Progress, TopRow};
 
     fn sample(name: &str) -> Sample {
         let graph =
@@ -244,16 +248,18 @@ mod tests {
 
     #[test]
     fn metrics_page_groups_lines_by_family() {
-        let kept = KeptGraph {
-            name: "more".to_owned(),
-            phase: Phase::Waiting,
+        let kept = |name: &str, phase| KeptGraph {
+            name: name.to_owned(),
+            phase,
             since_unix_s: 0,
             pid: None,
             starts: 4,
             held: 2,
             problem: None,
         };
-        let daemon = DaemonView { pid: 1, state: PathBuf::from("/"), graphs: vec![kept] };
+        let graphs =
+            vec![kept("more", Phase::Waiting), kept("home", Phase::Up), kept("silent", Phase::Up)];
+        let daemon = DaemonView { pid: 1, state: PathBuf::from("/"), graphs };
         let text = page(&[sample("home"), sample("more")], Some(&daemon));
         let mut seen = BTreeSet::new();
         let mut now = "";
@@ -276,6 +282,8 @@ mod tests {
             "cairn_member_progress_ratio{graph=\"home\",device=\"pair\",member=\"b\"} 0.25",
             "cairn_member_in_sync{graph=\"home\",device=\"pair\",member=\"b\"} 0",
             "cairn_daemon_graph_up{graph=\"more\"} 0",
+            "cairn_daemon_graph_up{graph=\"home\"} 1",
+            "cairn_daemon_graph_up{graph=\"silent\"} 0",
             "cairn_daemon_graph_starts_total{graph=\"more\"} 4",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
+use crate::listen::{CONTROL_LIMITS, serve};
 use crate::metrics;
 use crate::routes::{REPAIR, Route};
 use crate::{Bridge, Checked, Problem};
@@ -66,7 +67,8 @@ impl ControlSocket {
         Ok(Self { listener, file: Some(SocketFile(path.to_owned())) })
     }
 
-    /// Serves requests until `until` gets a message or loses its sender. Then completes the requests in progress.
+    /// Serves requests within [`CONTROL_LIMITS`] until `until` gets a message or loses its sender. Then completes the
+    /// requests in progress.
     ///
     /// # Errors
     /// An error of the system.
@@ -82,7 +84,7 @@ impl ControlSocket {
             // A client must not find the socket while the last replies are sent.
             drop(file);
         };
-        axum::serve(listener, routes(handlers, state)).with_graceful_shutdown(until).await
+        serve(listener, routes(handlers, state), CONTROL_LIMITS, until).await
     }
 }
 

@@ -380,13 +380,16 @@ fn daemon_metrics_cover_every_graph() {
         dir.text(&["apply", spec]);
     }
     io(&dir, "home", "write -P 1 0 1M");
-    let get = || {
+    let ask = |request: &str| {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(port).unwrap();
-        let request = "GET /metrics HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let get = || {
+        let answer = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
         answer
     };
@@ -401,6 +404,22 @@ fn daemon_metrics_cover_every_graph() {
     send(daemon.worker("down"), "KILL");
     until("it is down", || value(&get(), up) == Some(0.0));
     assert!(value(&get(), ops).is_some());
+    // Clients that send nothing, and a worker that does not answer: the figures of the others come all the same.
+    let idle: Vec<_> = (0..160).map(|_| std::net::TcpStream::connect(port).unwrap()).collect();
+    let home = daemon.worker("home");
+    send(home, "STOP");
+    let begin = Instant::now();
+    let page = get();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!(value(&page, "cairn_daemon_graph_up{graph=\"home\"}"), Some(0.0));
+    send(home, "CONT");
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    assert!(open < 100, "{open} descriptors are open beside {} idle clients", idle.len());
+    until("it answers again", || {
+        value(&get(), "cairn_daemon_graph_up{graph=\"home\"}") == Some(1.0)
+    });
+    let foreign = "GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert!(ask(foreign).starts_with("HTTP/1.1 403"), "{}", ask(foreign));
     assert_eq!(daemon.stop(), 0);
     let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
     assert!(ran.code == 2 && ran.err.contains("127.0.0.1:1"), "{ran:?}");

@@ -16,6 +16,7 @@ use crate::events::{Events, Run};
 use crate::held::Held;
 use crate::notify_socket::{Heard, NotifySocket};
 use crate::pace::Pace;
+use crate::spare::SpareDescriptors;
 use crate::worker::Worker;
 use crate::worker_lock::{LockHolder, WorkerLock};
 
@@ -61,6 +62,8 @@ pub struct WorkerSpec {
     pub note: fn(&str),
     /// Function that runs the program for an event of the graph.
     pub run: Run,
+    /// Descriptors in reserve, so that a worker can be started when all others are in use.
+    pub spare: SpareDescriptors,
 }
 
 /// The phase of a supervised graph.
@@ -161,13 +164,24 @@ impl Kept {
             failure: None,
         };
         let (status, watched) = watch::channel(now);
-        let WorkerSpec { name, place, held, command, note, run } = charge;
+        let WorkerSpec { name, place, held, command, note, run, spare } = charge;
         let events = Events::begin(run);
         let held = Held::new(&name, held);
         let pace = Pace::default();
-        let leaver = None;
-        let keep =
-            Keep { name, place, ear, held, command, note, events, pace, orders, status, leaver };
+        let keep = Keep {
+            name,
+            place,
+            ear,
+            held,
+            command,
+            note,
+            events,
+            pace,
+            spare,
+            orders,
+            status,
+            leaver: None,
+        };
         tokio::spawn(keep.run());
         Ok(Self { orders: sender, status: watched })
     }
@@ -269,6 +283,7 @@ struct Keep {
     note: fn(&str),
     events: Events,
     pace: Pace,
+    spare: SpareDescriptors,
     orders: mpsc::Receiver<Order>,
     status: watch::Sender<WorkerStatus>,
     leaver: Option<Leaver>,
@@ -458,7 +473,8 @@ impl Keep {
 
     /// Supervises one worker, from its start to its end.
     async fn live(&mut self, words: &[String], mut life: Life) -> Next {
-        let worker = match self.worker(words, &mut life) {
+        let spare = self.spare.clone();
+        let worker = match spare.lend(|| self.worker(words, &mut life)) {
             Ok(worker) => worker,
             Err(error) => {
                 life.why = Some(error.to_string());

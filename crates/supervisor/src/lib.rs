@@ -11,6 +11,7 @@
 //! | `held.rs` | the descriptors that the daemon holds for the next worker |
 //! | `worker_lock.rs` | the lock that a worker of a graph holds |
 //! | `worker.rs` | a worker process, from its start until its last thread has ended |
+//! | `spare.rs` | descriptors in reserve for the start of a worker |
 //! | `pace.rs` | the pause before the next worker is started |
 //! | `keep.rs` | the supervision of one graph: starts its workers and receives their messages |
 //!
@@ -28,6 +29,7 @@ mod notify_message;
 mod notify_socket;
 mod pace;
 mod record;
+mod spare;
 mod state;
 mod worker;
 mod worker_lock;
@@ -39,5 +41,6 @@ pub use notify_message::{EVENT, Event, FAILURE, LASTING, NotifyMessage, RENEWED,
 pub use notify_socket::NotifySocket;
 pub use pace::{GIVE_UP_AFTER, PAUSE_MAX, Pace};
 pub use record::{Options, RECORD_MAX_BYTES, Record, Source, VERSION};
+pub use spare::SpareDescriptors;
 pub use state::{Entry, State, file_in};
 pub use worker_lock::{LockHolder, WorkerLock};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use supervisor::{GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase, WorkerSpec};
+use supervisor::{GIVE_UP_AFTER, Kept, PAUSE_MAX, Phase, SpareDescriptors, WorkerSpec};
 
 struct Place(PathBuf);
 
@@ -40,6 +40,7 @@ fn keep(
         command: Box::new(command),
         note: |_| {},
         run: |_| {},
+        spare: SpareDescriptors::open(),
     };
     Kept::begin(charge).unwrap()
 }

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::metrics::{self, Sample};
 use api::{Client, GraphSource, Handler, KeptGraph, UpRequest, routes};
 use supervisor::{Options, Record, Source};
+use tokio::task::JoinSet;
 
 use super::graphs::Graphs;
 use crate::exit::{Failure, Result};
@@ -35,15 +37,23 @@ pub fn handlers() -> Vec<Handler<Arc<Graphs>>> {
     ]
 }
 
+/// Longest wait for the figures of a graph. All graphs are asked at the same time.
+const FIGURES: Duration = Duration::from_secs(1);
+
 /// Returns the handler for the metrics of all graphs.
 pub fn figures() -> Handler<Arc<Graphs>> {
     api::figures(async |graphs: Arc<Graphs>| {
         let daemon = graphs.describe();
-        let sampled = tokio::task::spawn_blocking(move || {
-            let samples: Vec<_> = daemon.graphs.iter().filter_map(sample).collect();
-            metrics::page(&samples, Some(&daemon))
-        });
-        sampled.await.map_err(|_| gone().into())
+        let mut asked = JoinSet::new();
+        for graph in daemon.graphs.clone() {
+            let sampled = tokio::task::spawn_blocking(move || sample(&graph));
+            asked.spawn(tokio::time::timeout(FIGURES, sampled));
+        }
+        let sampled = asked.join_all().await;
+        let mut samples: Vec<_> =
+            sampled.into_iter().filter_map(|sampled| sampled.ok()?.ok()?).collect();
+        samples.sort_by(|one, other| one.graph.name.cmp(&other.graph.name));
+        Ok(metrics::page(&samples, Some(&daemon)))
     })
 }
 
@@ -56,7 +66,7 @@ async fn apart<T: Send + 'static>(
 
 /// Returns the figures of a graph from its worker; `None` if the worker does not answer.
 fn sample(graph: &KeptGraph) -> Option<Sample> {
-    let worker = Client::new(place::control_of(&graph.name, graph.pid?));
+    let worker = Client::new(place::control_of(&graph.name, graph.pid?)).within(FIGURES);
     Some(Sample {
         graph: worker.get(&routes::GRAPH).ok()?,
         status: worker.get(&routes::STATUS).ok()?,

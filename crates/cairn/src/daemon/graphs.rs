@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use api::{DaemonView, KeptGraph, Problem};
-use supervisor::{Ended, Kept, Left, Phase, Record, State, WorkerSpec, WorkerStatus};
+use supervisor::{
+    Ended, Kept, Left, Phase, Record, SpareDescriptors, State, WorkerSpec, WorkerStatus,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -41,6 +43,7 @@ pub struct Graphs {
     /// Lock that lets one request at a time bring graphs up or stop them.
     turn: tokio::sync::Mutex<()>,
     leaving: Notify,
+    spare: SpareDescriptors,
     /// Whether requests for graphs are refused, because the daemon ends.
     ending: AtomicBool,
 }
@@ -59,7 +62,8 @@ impl Graphs {
         }
         let (all, held) = (Mutex::default(), Mutex::new(held));
         let (turn, leaving) = (tokio::sync::Mutex::default(), Notify::new());
-        Self { state, place, all, held, turn, leaving, ending: AtomicBool::new(false) }
+        let spare = SpareDescriptors::open();
+        Self { state, place, all, held, turn, leaving, spare, ending: AtomicBool::new(false) }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Graph>> {
@@ -135,7 +139,8 @@ impl Graphs {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         let (name, place, held) = (name.to_owned(), self.place.clone(), held.unwrap_or_default());
         let (note, run, command) = (out::note, events::run_noted, Box::new(command));
-        let charge = WorkerSpec { name, place, held, command, note, run };
+        let spare = self.spare.clone();
+        let charge = WorkerSpec { name, place, held, command, note, run, spare };
         Ok(Kept::begin(charge)?)
     }
 
