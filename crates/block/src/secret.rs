@@ -186,7 +186,7 @@ pub enum KeySource {
     Fd(i32),
     /// The name of a credential of the service manager: a file in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// The operator, full_name types the passphrase at the terminal.
+    /// The terminal, where the operator types the passphrase.
     Ask,
 }
 

@@ -164,6 +164,14 @@ impl Gate {
     }
 }
 
+impl Limit {
+    /// Returns the number of bytes that zeroes or a discard of `range` count. A device below that cannot zero writes
+    /// zeros as data, and a mirror zeroes what it is to discard. `is_done` is whether a device below does anything.
+    fn written(&self, range: ByteRange, is_done: bool) -> u64 {
+        if self.info.native_zeroes || !is_done { 0 } else { range.len() }
+    }
+}
+
 impl Device for Limit {
     fn info(&self) -> &Info {
         &self.info
@@ -173,7 +181,12 @@ impl Device for Limit {
         match &request.op {
             Op::Read { range, .. } => self.reads.pass(&self.env, range.len()).await,
             Op::Write { range, .. } => self.writes.pass(&self.env, range.len()).await,
-            Op::WriteZeroes { .. } | Op::Discard { .. } => self.writes.pass(&self.env, 0).await,
+            Op::WriteZeroes { range, .. } => {
+                self.writes.pass(&self.env, self.written(*range, true)).await
+            }
+            Op::Discard { range, .. } => {
+                self.writes.pass(&self.env, self.written(*range, self.info.discard)).await
+            }
             // Flushes and status requests move no data, so they do not wait.
             Op::Flush | Op::Status { .. } => {}
         }

@@ -104,6 +104,21 @@ fn limit_of_one_direction_does_not_delay_other_direction() {
 }
 
 #[test]
+fn limit_counts_bytes_of_zeroes_that_lower_writes_as_data() {
+    let world = World::new();
+    let devices = "[device]\nsafe = { kind = \"crypt\", on = \"d\", key = \"file:/key\", plain = true }\n\
+                   held = { kind = \"limit\", on = \"safe\", write_bytes = \"64KiB\", burst = \"0s\" }";
+    let running = world.graph(devices, "held");
+    let zeroes = || Op::WriteZeroes { range: range(0, 64 << 10), unmap: false, fua: false };
+    // A discard without the option `discards` does nothing, so it counts no bytes.
+    let discard = Op::Discard { range: range(0, 64 << 10), fua: false };
+    let times = answered(&world, &running, vec![zeroes(), zeroes(), discard]);
+    assert_eq!(times, [999, 1999, 1999]);
+    let plain = graph(&world, "write_bytes = \"64KiB\", burst = \"0s\"");
+    assert_eq!(answered(&world, &plain, vec![zeroes(), zeroes()]), [0, 0]);
+}
+
+#[test]
 fn limit_plan_fault_names_option_to_set() {
     let world = World::new();
     let faults = |options| world.faults(&format!("{{ kind = \"limit\", on = \"d\"{options} }}"));
