@@ -167,7 +167,7 @@ impl MetricsPort {
     }
 
     /// Serves requests to the port with the handler, within [`METRICS_LIMITS`], until the future is dropped. Refuses
-    /// requests for another host than this one: a web page whose name was changed to lead here could read the metrics.
+    /// requests for other hosts: a web page could read the metrics after its name was redirected to this machine.
     ///
     /// # Errors
     /// An error of the system.

@@ -82,7 +82,7 @@ pub trait Sink {
     /// Receives the result of the request that was submitted with `token`, and the request itself with its buffers.
     fn done(&self, token: u64, request: Request, result: Result<()>);
 
-    /// Returns the share of the client whose requests have this sink; `None` if they count for the export alone.
+    /// Returns the share of the client that sends the requests; `None` if they count for the export alone.
     fn share(&self) -> Option<&Share> {
         None
     }
@@ -369,7 +369,7 @@ impl Engine {
             if self.0.may_begin(need, portal, share) {
                 return Poll::Ready(());
             }
-            // Either may free what the request waits for: the end of another request, or a buffer.
+            // The end of another request may free a reserve, and a returned buffer may free bytes.
             self.0.waiting.wake_later(cx);
             if need.bytes > 0 {
                 self.0.pool.wake_later(cx);

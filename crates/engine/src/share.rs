@@ -7,8 +7,9 @@ use block::BufPool;
 
 /// The slots and buffers that the admitted requests of one export, or of one client, have reserved.
 ///
-/// A further request is admitted while the share with it does not exceed what is free. So n exports under load use
-/// n / (n + 1) of the resources at most, in equal parts, and a request of another export is admitted at once.
+/// A further request is admitted while the share, with this request, does not exceed the free resources. So n exports
+/// under load use n / (n + 1) of the resources at most, in equal parts, and a request of another export is admitted at
+/// once.
 #[derive(Default, Debug)]
 pub struct Share {
     slots: Cell<i64>,

@@ -83,7 +83,7 @@ impl Split {
         window.start(&self.lowers[port], part);
     }
 
-    /// Requests the block status of the lowers, until one of them reports less than it was asked for.
+    /// Requests the block status of the lowers, until one of them reports fewer bytes than requested.
     async fn status(&self, range: ByteRange) -> Result<Vec<Extent>> {
         let mut merge = StatusMerge::new(&self.table, range);
         while let Some((port, range)) = merge.next() {

@@ -16,11 +16,11 @@ const ASKED_MAX: usize = 4096;
 pub struct StatusMerge<'t> {
     table: &'t Table,
     range: ByteRange,
-    /// First byte of the table whose status is not in `merged`.
+    /// First byte of the table without a status in `merged`.
     at: u64,
     /// The segment's place from byte `at` on.
     place: Place,
-    /// Number of bytes from `at` on whose status is known in all lowers that were asked.
+    /// Number of bytes from `at` on with a status from every lower that was asked.
     known: u64,
     /// The replies of the lowers, for each origin of `place` that was asked.
     columns: Vec<Vec<Extent>>,

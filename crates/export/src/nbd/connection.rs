@@ -128,7 +128,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections whose clients read their replies too slowly, to free the memory of the replies. Ends
+    /// Closes the connections of clients that read their replies too slowly, to free the memory of the replies. Ends
     /// when no connection sends.
     async fn watch(self: Rc<Self>, env: Env, limit: Duration) {
         let is_sending = |peer: &Rc<Connection>| peer.is_sending.get();
