@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use api::{Applied, GraphView, KeptGraph, Phase, Status};
@@ -423,6 +425,28 @@ fn daemon_metrics_cover_every_graph() {
     assert_eq!(daemon.stop(), 0);
     let ran = dir.cairn(&["daemon", "--state", "other", "--metrics", "0.0.0.0:1"]);
     assert!(ran.code == 2 && ran.err.contains("127.0.0.1:1"), "{ran:?}");
+}
+
+#[test]
+fn daemon_restarts_worker_while_all_its_descriptors_are_in_use() {
+    const DESCRIPTORS: usize = 64;
+    let dir = home();
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let (pid, limit) = (daemon.pid().to_string(), format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}"));
+    let limited = Command::new("prlimit").args(["--pid", &pid, &limit]).status();
+    assert!(limited.unwrap().success());
+    let socket = dir.path("run/cairn/daemon.sock");
+    let idle: Vec<_> = (0..60).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let open = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    until("all descriptors are in use", || open() >= DESCRIPTORS);
+    let workers = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let killed = workers();
+    send(killed.trim().parse().unwrap(), "KILL");
+    until("another worker runs", || !workers().is_empty() && workers() != killed);
+    drop(idle);
+    until("it is up", || daemon.graph("home").phase == Phase::Up);
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
