@@ -140,6 +140,12 @@ impl Bench {
         self.engine.add_device("pass", Rc::new(pass), Needs::children(1), &[below]).unwrap()
     }
 
+    fn copying(&self, below: NodeId) -> NodeId {
+        let (lower, needs) = (self.engine.lower(below), Needs { children: 1, scratch_copies: 1 });
+        let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
+        self.engine.add_device("copying", device, needs, &[below]).unwrap()
+    }
+
     fn table(&self, table: Table, lowers: &[NodeId]) -> NodeId {
         let info = Info { size: table.size(), ..self.engine.info(lowers[0]) };
         self.engine.add_table("table", info, Rc::new(table), lowers).unwrap()
@@ -419,9 +425,7 @@ fn engine_keeps_buffers_for_other_exports_and_other_clients() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 65536);
     disk.hold.set(true);
-    let (lower, needs) = (bench.engine.lower(id), Needs { children: 1, scratch_copies: 1 });
-    let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
-    let top = bench.engine.add_device("copying", device, needs, &[id]).unwrap();
+    let top = bench.copying(id);
     let zero = || Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false };
     let as_many_as_fit = |portal: &Portal, client: &Rc<Client>| {
         (0..)
@@ -506,9 +510,7 @@ fn abandoned_engine_returns_reserves_of_unanswered_requests() {
     let bench = Bench::new();
     let (disk, id) = bench.disk("disk", 65536);
     disk.hold.set(true);
-    let (lower, needs) = (bench.engine.lower(id), Needs { children: 1, scratch_copies: 1 });
-    let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
-    let top = bench.engine.add_device("copying", device, needs, &[id]).unwrap();
+    let top = bench.copying(id);
     bench.submit(top, Op::WriteZeroes { range: range(0, 65536), unmap: false, fua: false });
     assert!(bench.pool.free_bytes() < bench.pool.limit_bytes());
     bench.engine.abandon();
