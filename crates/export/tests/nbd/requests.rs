@@ -220,7 +220,7 @@ fn block_status_of_128_tib_stripe_is_answered_at_once() {
     client.send(&extended(BLOCK_STATUS, 0, 0, 1 << 47));
     let (_, kind, data) = client.extended_chunk(0);
     assert_eq!((kind, &data[8..16]), (6, &(1_u64 << 47).to_be_bytes()[..]), "one hole");
-    assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
 #[test]
