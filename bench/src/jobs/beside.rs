@@ -102,7 +102,13 @@ impl Job {
                 control.ask(&routes::DISK, &request).map(drop).map_err(said)
             }
             Self::Scrub => {
-                let request = ScrubRequest { of: "pair".to_owned(), stop: false, dry_run: false };
+                let request = ScrubRequest {
+                    of: "pair".to_owned(),
+                    stop: false,
+                    repair: false,
+                    trust: None,
+                    dry_run: false,
+                };
                 control.ask(&routes::SCRUB, &request).map(drop).map_err(said)
             }
         }

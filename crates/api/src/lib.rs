@@ -32,7 +32,7 @@ mod types;
 pub use block::answers::{ChangeLine, LocateStep};
 pub use block::control::job::Action as JobCommand;
 pub use block::findings::{Checked, CheckedDevice, CheckedDisk, Finding, Soundness};
-pub use block::{Health, JobState, Member, MemberState, Progress, Scrub, SpaceUse};
+pub use block::{Difference, Health, JobState, Member, MemberState, Progress, Scrub, SpaceUse};
 pub use bridge::{Answering, Answers, Bridge, JOBS_MAX, bridge};
 pub use client::{ANSWER_MAX_BYTES, Client};
 pub use daemon::{DaemonView, GraphSource, KeptGraph, KeptName, MetricsPort, Phase, UpRequest};

@@ -219,7 +219,13 @@ pub struct ScrubRequest {
     /// Whether to stop the running scrub instead of starting one.
     #[serde(default)]
     pub stop: bool,
-    /// Whether only to return the status, and change nothing.
+    /// Whether the scrub makes copies alike where they differ, instead of only reporting the blocks.
+    #[serde(default)]
+    pub repair: bool,
+    /// Name of the member whose bytes a repair gives to all copies; `None` to follow the majority of the copies.
+    #[serde(default)]
+    pub trust: Option<String>,
+    /// Whether only to check the request and return the status, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }

@@ -151,11 +151,16 @@ fn examples() -> Vec<(&'static str, Value)> {
         problem: Some(problem.clone()),
     };
     let progress = Progress { done_bytes: 1, all_bytes: 2, of_bytes: 3 };
+    let difference = Difference { start_bytes: 1, len_bytes: 1, outvoted: vec![text()] };
     let scrub = Scrub {
         progress: Some(progress),
+        is_repairing: true,
         since_unix_s: Some(1),
         ended_unix_s: None,
-        mismatches: 1,
+        differing_blocks: 1,
+        block_bytes: 512,
+        differences: vec![difference.clone()],
+        repaired_blocks: 1,
         unreadable: 1,
     };
     let room = SpaceUse { taken_bytes: 1, of_bytes: 1 };
@@ -176,7 +181,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         members: vec![member.clone()],
         counters: BTreeMap::from([(text(), 1)]),
         next: Some(text()),
-        scrub: Some(scrub),
+        scrub: Some(scrub.clone()),
         room: Some(room),
     };
     let job = Job {
@@ -350,7 +355,17 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Phase", &Phase::Up),
         of("ScrubStatus", &scrub),
         of("SpaceUse", &room),
-        of("ScrubRequest", &ScrubRequest { of: text(), stop: true, dry_run: true }),
+        of("Difference", &difference),
+        of(
+            "ScrubRequest",
+            &ScrubRequest {
+                of: text(),
+                stop: true,
+                repair: true,
+                trust: Some(text()),
+                dry_run: true,
+            },
+        ),
         of("DiskRequest", &disk),
         of("DiskChange", &insert),
         of("DiskChange", &DiskChange::Remove),

@@ -37,6 +37,10 @@ pub enum What {
     ScrubBegun,
     /// A scrub of a redundant device has ended.
     ScrubEnded,
+    /// A scrub has found a range in which copies differ, and has left them as they are.
+    CopiesDiffer,
+    /// No copy of a range could be read by a scrub.
+    RangeUnreadable,
     /// A spare has replaced a failed member.
     SpareTaken,
     /// A disk did not answer a request in time.
@@ -61,6 +65,8 @@ impl What {
             Self::RangeRewritten => "range-rewritten",
             Self::ScrubBegun => "scrub-begun",
             Self::ScrubEnded => "scrub-ended",
+            Self::CopiesDiffer => "copies-differ",
+            Self::RangeUnreadable => "range-unreadable",
             Self::SpareTaken => "spare-taken",
             Self::DiskLate => "disk-late",
             Self::LabelUnwritable => "label-unwritable",
@@ -148,13 +154,15 @@ mod tests {
 
     #[test]
     fn event_types_have_distinct_names() {
-        const ALL: [What; 12] = [
+        const ALL: [What; 14] = [
             What::MemberFailed,
             What::ResyncBegun,
             What::ResyncEnded,
             What::RangeRewritten,
             What::ScrubBegun,
             What::ScrubEnded,
+            What::CopiesDiffer,
+            What::RangeUnreadable,
             What::SpareTaken,
             What::DiskLate,
             What::LabelUnwritable,

@@ -39,7 +39,9 @@ mod window;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero};
 pub use check::check;
-pub use control::{Health, Job, JobState, Member, MemberState, Progress, Report, Scrub, SpaceUse};
+pub use control::{
+    Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub, SpaceUse,
+};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;

@@ -123,22 +123,46 @@ fn device_insert_resolves_path_from_caller_directory() {
 }
 
 #[test]
-fn scrub_finds_and_repairs_changed_bytes() {
+fn scrub_reports_changed_bytes_and_repairs_by_trusted_member() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
-    let disk = fs::OpenOptions::new().write(true).open(dir.path("b.img")).unwrap();
-    for at in [0, 3 * MIB as u64 + 17, 8 * MIB as u64 - 1] {
+    let disk = fs::OpenOptions::new().write(true).open(dir.path("a.img")).unwrap();
+    let wrong = [0, 3 * MIB as u64 + 17, 8 * MIB as u64 - 1];
+    for at in wrong {
         disk.write_all_at(&[!bytes[at as usize]], DATA + at).unwrap();
     }
     disk.sync_all().unwrap();
-    let begun: DeviceStatus = dir.json(0, &["device", "scrub", "home"]);
-    assert_eq!(begun.name, "pair");
-    let scrub = || pair(&dir).scrub.unwrap();
-    until("the scrub has ended", || scrub().progress.is_none());
-    let scrub = scrub();
-    assert_eq!((scrub.mismatches, scrub.unreadable), (3, 0));
-    assert!(scrub.ended_unix_s.is_some());
-    assert!(data_of(&dir, "b.img") == bytes, "it is alike again");
+    let damaged = data_of(&dir, "a.img");
+    // The scrub has changed neither copy, and names the blocks.
+    let ran = dir.cairn(&["device", "scrub", "home", "--wait"]);
+    assert_eq!(ran.code, 10, "{ran:?}");
+    for line in [
+        "3 blocks of 512 B differ",
+        "differ at byte 3145728 (3 MiB): 512 B",
+        "--repair --trust a or b",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {ran:?}");
+    }
+    assert!(data_of(&dir, "a.img") == damaged && data_of(&dir, "b.img") == bytes);
+    let ran = dir.cairn(&["status"]);
+    assert_eq!(ran.code, 10, "{ran:?}");
+    assert!(ran.out.contains("DEGRADED") && ran.out.contains("s ago, 3 blocks"), "{ran:?}");
+    // A repair does not guess.
+    let ran = dir.cairn(&["device", "scrub", "pair", "--repair"]);
+    assert!(ran.code == 2 && ran.err.contains("a repair by majority needs 3"), "{ran:?}");
+    let ran = dir.cairn(&["device", "scrub", "pair", "--repair", "--trust", "c", "--dry-run"]);
+    assert!(ran.code == 4 && ran.err.contains("members: a, b"), "{ran:?}");
+    let ran = dir.cairn(&["device", "scrub", "pair", "--trust", "b"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(data_of(&dir, "a.img") == damaged);
+    let repair = ["device", "scrub", "pair", "--repair", "--trust", "b"];
+    assert!(dir.text(&[&repair[..], &["--dry-run"]].concat()).contains("would be"));
+    assert!(dir.text(&[&repair[..], &["--wait"]].concat()).contains("3 blocks repaired"));
+    assert!(data_of(&dir, "a.img") == bytes && data_of(&dir, "b.img") == bytes);
+    dir.text(&["status"]);
+    let device: DeviceStatus = dir.json(0, &["device", "scrub", "home"]);
+    assert_eq!(device.name, "pair");
+    until("the scrub has ended", || pair(&dir).scrub.unwrap().progress.is_none());
     let ran = dir.cairn(&["device", "scrub", "vol"]);
     assert!(ran.code == 4 && ran.err.contains("devices with copies: pair"), "{ran:?}");
     serve.stop();

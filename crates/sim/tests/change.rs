@@ -304,8 +304,9 @@ fn command_waits_while_live_change_replaces_device() {
     let changed = moments(&rig, change, |_| {
         if live.now().graph.is_closed("m") {
             let live = live.clone();
+            let stop = Action { stop: true, ..Action::default() };
             let mut command: LocalFuture<block::Result<Nothing>> =
-                Box::pin(async move { live.ask::<Scrub>("m", Action { stop: true }).await });
+                Box::pin(async move { live.ask::<Scrub>("m", stop).await });
             let polled = command.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(polled.is_pending(), "no device takes it now");
             waiting.push(command);

@@ -10,7 +10,8 @@ mod shared;
 mod verb;
 
 pub use report::{
-    Cause, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub, SpaceUse,
+    Cause, Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub,
+    SpaceUse,
 };
 pub use shared::{Nothing, copies, job, member, state};
 pub use verb::{

@@ -150,18 +150,41 @@ pub struct Progress {
 }
 
 /// The running scrub of a device with copies, and the results of its scrubs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Scrub {
     /// Progress of the running scrub; `None` if no scrub runs.
     pub progress: Option<Progress>,
+    /// Whether the running scrub repairs differences.
+    #[serde(default)]
+    pub is_repairing: bool,
     /// Start time of the running scrub, in seconds since 1970; `None` if no scrub runs.
     pub since_unix_s: Option<u64>,
-    /// End time of the last scrub, in seconds since 1970; `None` if no scrub has ended.
+    /// End time of the last complete scrub, in seconds since 1970; `None` if no scrub has ended.
     pub ended_unix_s: Option<u64>,
+    /// Number of blocks in which copies differ, as the scrubs have found and left them. It is zero again after a
+    /// complete scrub that leaves no difference.
+    pub differing_blocks: u64,
+    /// Size in bytes of a block that the scrub compares.
+    pub block_bytes: u32,
+    /// The first ranges that the last scrub, or the running scrub, has found to differ and has not repaired. The list
+    /// has a limit, and is empty after a restart.
+    #[serde(default)]
+    pub differences: Vec<Difference>,
     /// Number of blocks in which copies differed and were repaired, since the start.
-    pub mismatches: u64,
+    pub repaired_blocks: u64,
     /// Number of ranges that a copy could not read and that were rewritten, since the start.
     pub unreadable: u64,
+}
+
+/// A byte range of a device in which copies differ.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Difference {
+    /// Offset of the first byte of the range.
+    pub start_bytes: u64,
+    /// Length of the range in bytes.
+    pub len_bytes: u64,
+    /// Members that differ from most of the copies; empty if no bytes have a majority.
+    pub outvoted: Vec<String>,
 }
 
 /// Health of a device, from best to worst.

@@ -60,21 +60,31 @@ pub mod member {
 pub mod copies {
     use super::*;
 
-    /// The verb that reads and compares all copies of a device, and makes them alike.
+    /// The verb that reads and compares all copies of a device, and reports the blocks that differ.
     pub struct Scrub;
 
-    /// Arguments of [`Scrub`]: whether the command begins or ends a scrub.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    /// Arguments of [`Scrub`]: whether the command begins or ends a scrub, and how the scrub treats differences.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
     pub struct Action {
         /// Whether to end the running scrub, instead of beginning a scrub.
         #[serde(default)]
         pub stop: bool,
+        /// Whether the scrub makes copies alike where they differ, instead of only reporting the blocks.
+        #[serde(default)]
+        pub repair: bool,
+        /// Name of the member whose bytes a repair gives to all copies; without it, the bytes of most copies count, and
+        /// blocks without a majority stay as they are.
+        #[serde(default)]
+        pub trust: Option<String>,
+        /// Whether only to check that the device can carry out the command.
+        #[serde(default)]
+        pub dry_run: bool,
     }
 
     impl Verb for Scrub {
         const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
             "copies.scrub",
-            "compare all copies, and repair differences",
+            "compare all copies, and report or repair differences",
             "copies to compare",
             Reach::Here,
         );

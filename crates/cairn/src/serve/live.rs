@@ -43,9 +43,12 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
             let MemberRequest { member, dry_run, .. } = request;
             serving.ask::<Resync>(device, Stale { member: Some(member) }, dry_run).await
         }),
-        on(&routes::SCRUB, async |serving, ScrubRequest { of, stop, dry_run }| {
+        on(&routes::SCRUB, async |serving, request| {
+            let ScrubRequest { of, stop, repair, trust, dry_run } = request;
             let device = with_copies(&serving.live.now().graph, &of)?.name.clone();
-            serving.ask::<Scrub>(device, Action { stop }, dry_run).await
+            // A dry run is sent too: the device checks the command.
+            let action = Action { stop, repair, trust, dry_run };
+            serving.ask::<Scrub>(device, action, false).await
         }),
         on(&routes::DISK, async |serving, request| serving.disk(&request).await),
         on(&routes::RESIZE, async |serving, request| serving.resize(&request).await),

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use api::{
     Client, DeviceStatus, DiskChange, DiskRequest, Member, MemberRequest, MemberState,
-    ResizeRequest, ScrubRequest, routes,
+    ResizeRequest, routes,
 };
 use block::units::parse_size;
 use clap::{Args, Subcommand};
 
+use super::scrub::ScrubArgs;
 use super::{confirm, progress};
 use crate::exit::{Exit, Result};
 use crate::names::{self, Path};
@@ -19,8 +20,8 @@ use crate::out::Form;
 use crate::place;
 use crate::running::At;
 
-/// Interval of the checks of the progress of a resync.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval of the checks of the progress of a resync or scrub.
+pub const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `device`.
 #[derive(Args)]
@@ -47,20 +48,8 @@ enum Verb {
         #[arg(long)]
         wait: bool,
     },
-    /// Read and compare all copies of a device, and repair differences
-    Scrub {
-        /// The device, or the graph if only one device in it has copies
-        #[arg(value_name = "DEVICE|GRAPH")]
-        of: String,
-        /// Stop the running scrub
-        #[arg(long)]
-        stop: bool,
-        /// Show the steps without doing anything
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        at: At,
-    },
+    /// Read and compare all copies of a device, and report or repair differences
+    Scrub(ScrubArgs),
     /// Add a disk as a member
     Insert(DiskArgs),
     /// Replace a member by a disk
@@ -123,14 +112,14 @@ pub fn nodes(client: &Client) -> Vec<Path> {
 }
 
 /// Returns the paths of the graph's devices for which `has` is true.
-fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
+pub fn devices(client: &Client, has: impl Fn(&DeviceStatus) -> bool) -> Vec<Path> {
     let status = client.get(&routes::STATUS).ok().into_iter();
     let devices = status.flat_map(|status| status.devices).filter(has);
     devices.map(|device| vec![device.name]).collect()
 }
 
 /// Returns the status of the graph's device for which `is_it` is true.
-fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
+pub fn find(client: &Client, is_it: impl Fn(&DeviceStatus) -> bool) -> Result<DeviceStatus> {
     let found = client.get(&routes::STATUS)?.devices.into_iter().find(is_it);
     found.ok_or_else(|| failure!(NotFound, "the device was removed from the graph meanwhile"))
 }
@@ -179,7 +168,7 @@ impl DeviceArgs {
         match self.verb {
             Verb::Fail { target, yes } => target.fail(form, yes),
             Verb::Resync { target, wait } => target.resync(form, wait),
-            Verb::Scrub { of, stop, dry_run, at } => scrub(form, &of, stop, dry_run, &at),
+            Verb::Scrub(args) => args.run(form),
             Verb::Insert(args) => args.run(form, DiskChange::Insert),
             Verb::Replace(args) => args.run(form, DiskChange::Replace),
             Verb::Remove(target) => target.remove(form),
@@ -190,19 +179,6 @@ impl DeviceArgs {
             }
         }
     }
-}
-
-fn scrub(form: Form, of: &str, stop: bool, dry_run: bool, at: &At) -> Result {
-    let with_copies = |client: &Client| devices(client, |device| device.scrub.is_some());
-    let sort = "a device with copies";
-    let (client, of) = at.owner(sort, of, names::resolve_or_only, with_copies)?;
-    let device = client.ask(&routes::SCRUB, &ScrubRequest { of, stop, dry_run })?;
-    let words = match &device.scrub {
-        Some(scrub) if scrub.progress.is_some() && !stop => "is being scrubbed",
-        Some(_) if dry_run => "would be scrubbed",
-        _ => "is not being scrubbed",
-    };
-    form.print(&device, || format!("{}  {words}\n", device.name))
 }
 
 impl DiskArgs {

@@ -18,6 +18,7 @@ pub mod locate;
 pub mod ls;
 mod progress;
 pub mod repair;
+pub mod scrub;
 pub mod show;
 pub mod status;
 pub mod stop;

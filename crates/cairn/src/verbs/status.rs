@@ -112,9 +112,13 @@ fn text(status: &Status) -> String {
     }
     for device in &status.devices {
         let Some(scrub) = &device.scrub else { continue };
+        for line in super::scrub::lines(scrub) {
+            let _ = writeln!(text, "  {}: {line}", device.name);
+        }
         let Some(progress) = scrub.progress else { continue };
         let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
-        let _ = writeln!(text, "  {}: scrub, {words}", device.name);
+        let job = if scrub.is_repairing { "scrub and repair" } else { "scrub" };
+        let _ = writeln!(text, "  {}: {job}, {words}", device.name);
     }
     for device in &status.devices {
         let Some(SpaceUse { taken_bytes, of_bytes }) = device.room else { continue };

@@ -427,6 +427,7 @@ impl Inner {
         let sticky = self.flush_fault.error();
         let health = match out {
             _ if sticky.is_some() => Health::Failed,
+            None if self.scrubbing.differing() > 0 => Health::Degraded,
             None => Health::Ok,
             Some(_) if self.in_sync().next().is_none() => Health::Failed,
             Some(_) => Health::Degraded,
@@ -436,7 +437,12 @@ impl Inner {
             Health::Degraded => {
                 let spares = self.members.iter().filter(|one| one.state() == State::Spare).count();
                 let all = members.len() - spares;
-                format!("{} of {all} members in sync", self.in_sync().count())
+                let in_sync = format!("{} of {all} members in sync", self.in_sync().count());
+                match self.scrubbing.differing() {
+                    0 => in_sync,
+                    1 => format!("{in_sync}, but they differ in 1 block"),
+                    blocks => format!("{in_sync}, but they differ in {blocks} blocks"),
+                }
             }
             Health::Failed => {
                 sticky.map_or_else(|| self.nobody().to_string(), |error| error.to_string())
@@ -444,10 +450,11 @@ impl Inner {
         };
         let next = out
             .filter(|member| matches!(member.state(), State::Failed | State::Stale))
-            .map(|member| self.next_for(member));
+            .map(|member| self.next_for(member))
+            .or_else(|| self.next_for_differences());
         let states = self.writer.as_ref().map_or(0, SuperblockWriter::states);
         let counters = vec![("repaired", self.repaired.get()), ("label_writes", states)];
-        let scrub = Some(self.scrubbing.report(self.regions.size()));
+        let scrub = Some(self.scrubbing.report(self.regions.size(), self.block_bytes()));
         Report { health, summary, members, counters, scrub, next, ..Report::default() }
     }
 
@@ -564,12 +571,7 @@ impl Device for Mirror {
         } else if let Some(stale) = command.args::<Resync>() {
             inner.resync(stale.member.as_deref())
         } else if let Some(action) = command.args::<Scrub>() {
-            if action.stop {
-                inner.stop_scrub();
-                Ok(())
-            } else {
-                inner.scrub()
-            }
+            inner.command_scrub(action)
         } else {
             Err(command.unknown_to(&inner.name))
         };

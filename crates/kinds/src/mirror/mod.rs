@@ -11,8 +11,10 @@
 //! | `superblock_writer.rs` | writing the state to the labels while the mirror runs |
 //! | `intent.rs` | the bitmap of dirty regions |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
-//! | `scrub.rs` | comparing all copies, and repairing differences |
+//! | `scrub.rs` | reading all copies, and reporting or repairing differences |
+//! | `compare.rs` | the comparison of the copies of one range |
 
+mod compare;
 mod device;
 mod intent;
 mod member;
@@ -21,6 +23,8 @@ pub mod record;
 pub mod regions;
 mod resync;
 mod scrub;
+#[cfg(test)]
+mod scrub_tests;
 #[cfg(test)]
 pub(crate) mod subjects;
 mod superblock_writer;
@@ -48,8 +52,8 @@ use device::{Mirror, Parts};
 use opening::{Decision, Members};
 use record::MemberState;
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
-pub use scrub::Scrubbed;
 use scrub::Scrubbing;
+pub use scrub::{Repair, Scrubbed};
 use superblock_writer::SuperblockWriter;
 
 /// Commands of a mirror.

@@ -81,7 +81,7 @@ impl Members<'_> {
             known: (0..self.names.len()).map(generation).collect(),
             refilled: self.refilled(newest, &records, word),
             events: newest.generation.events,
-            scrubbed: newest.scrubbed_of(&self.regions),
+            scrubbed: newest.scrubbed_of(&self.regions, &self.names),
         })
     }
 

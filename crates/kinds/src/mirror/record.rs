@@ -6,13 +6,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
 use super::regions::{Bitmap, Regions};
-use super::scrub::Scrubbed;
+use super::scrub::{Repair, Scrubbed};
 
 /// Version of the record that this code writes, and the only version that it reads.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
+
+/// Position in the flags of the treatment of differences by the running scrub.
+const REPAIR_SHIFT: u16 = 8;
+const REPAIR_MASK: u16 = 0xf << REPAIR_SHIFT;
+
+/// Encodings of that treatment: report, repair by majority, or repair with the bytes of the member whose number is
+/// added to the last one.
+const REPORT: u16 = 0;
+const BY_MAJORITY: u16 = 1;
+const TRUSTED: u16 = 2;
 
 /// Highest number of a mirror's state that is read from labels. A mirror that counts its states one by one never
 /// reaches it, so a higher number must be forged, to leave no number for the next state.
@@ -53,6 +63,8 @@ struct Sizes {
     region_bytes: U64,
     scrub_ended_unix_s: U64,
     scrub_at: U64,
+    scrub_differing: U32,
+    scrub_found: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -74,7 +86,7 @@ struct RawPoint {
     events: U64,
 }
 
-const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 32);
+const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 40);
 const _: () = assert!(size_of::<Entry>() == 104);
 
 /// The state of a mirror as labels record it: which members have every write, and in which regions the others differ.
@@ -163,10 +175,17 @@ impl Record {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Returns the recorded state of scrubs, adjusted to a mirror of `regions`. The recorded position may be behind the
-    /// end of a mirror that has shrunk; then no scrub counts as interrupted.
-    pub fn scrubbed_of(&self, regions: &Regions) -> Scrubbed {
-        Scrubbed { at: self.scrubbed.at.filter(|at| *at <= regions.size()), ..self.scrubbed }
+    /// Returns the recorded state of scrubs, adjusted to a mirror of `regions` with the members `names`. The recorded
+    /// position may be behind the end of a mirror that has shrunk; then no scrub counts as interrupted. A repair with
+    /// the bytes of a member that has gone continues as a report.
+    pub fn scrubbed_of(&self, regions: &Regions, names: &[&str]) -> Scrubbed {
+        let at = self.scrubbed.at.filter(|at| *at <= regions.size());
+        let index_of = |name: &str| names.iter().position(|one| *one == name);
+        let repair = match self.scrubbed.repair {
+            Repair::Trust(n) => index_of(&self.members[n].name).map_or(Repair::None, Repair::Trust),
+            repair => repair,
+        };
+        Scrubbed { at, repair, ..self.scrubbed }
     }
 
     /// Returns the encoded length in bytes of the state of a mirror with `members` members, without bitmaps.
@@ -184,7 +203,7 @@ impl Record {
         let header = Header {
             version: VERSION.into(),
             members: (self.members.len() as u16).into(),
-            flags: (active | flush_failed).into(),
+            flags: (active | flush_failed | encode(self.scrubbed.repair)).into(),
             incarnation: self.generation.incarnation.into(),
             events: self.generation.events.into(),
         };
@@ -193,6 +212,8 @@ impl Record {
             region_bytes: self.regions.region_bytes().into(),
             scrub_ended_unix_s: self.scrubbed.ended_unix_s.unwrap_or(NO_TIME).into(),
             scrub_at: self.scrubbed.at.unwrap_or(NOT_FOUND).into(),
+            scrub_differing: self.scrubbed.differing.into(),
+            scrub_found: self.scrubbed.found.into(),
         };
         let mut bytes = [header.as_bytes(), sizes.as_bytes()].concat();
         for member in &self.members {
@@ -219,10 +240,12 @@ impl Record {
         if version != VERSION {
             return Err(format!("record version {version}; {VERSION} is supported"));
         }
-        let (regions, scrubbed, rest) = sizes(rest)?;
-        if !(1..=MEMBERS_MAX).contains(&count) || flags & !(ACTIVE | FLUSH_FAILED) != 0 {
+        let (regions, mut scrubbed, rest) = sizes(rest)?;
+        let unknown = flags & !(ACTIVE | FLUSH_FAILED | REPAIR_MASK);
+        if !(1..=MEMBERS_MAX).contains(&count) || unknown != 0 {
             return Err(format!("invalid member count {count} or flags {flags:#x}"));
         }
+        scrubbed.repair = decode((flags & REPAIR_MASK) >> REPAIR_SHIFT, count)?;
         let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| format!("{} bytes are too short for {count} members", rest.len()))?;
         let mut maps = Maps::of(&regions, maps)?;
@@ -260,8 +283,33 @@ fn sizes(rest: &[u8]) -> Result<(Regions, Scrubbed, &[u8]), String> {
     let scrubbed = Scrubbed {
         ended_unix_s: (ended != NO_TIME).then_some(ended),
         at: (at != NOT_FOUND).then_some(at),
+        repair: Repair::None,
+        differing: sizes.scrub_differing.get(),
+        found: sizes.scrub_found.get(),
     };
     Ok((regions, scrubbed, rest))
+}
+
+/// Encodes the treatment of differences for the flags of the record.
+fn encode(repair: Repair) -> u16 {
+    let word = match repair {
+        Repair::None => REPORT,
+        Repair::Majority => BY_MAJORITY,
+        Repair::Trust(member) => TRUSTED + member as u16,
+    };
+    word << REPAIR_SHIFT
+}
+
+/// Decodes the treatment of differences in a mirror of `members` members.
+fn decode(word: u16, members: usize) -> Result<Repair, String> {
+    match word {
+        REPORT => Ok(Repair::None),
+        BY_MAJORITY => Ok(Repair::Majority),
+        _ if usize::from(word - TRUSTED) < members => {
+            Ok(Repair::Trust(usize::from(word - TRUSTED)))
+        }
+        _ => Err(format!("invalid scrub state: repair {word} with {members} members")),
+    }
 }
 
 /// A reader of the encoded bitmaps in the record of a mirror's state, in order.
@@ -404,7 +452,13 @@ mod tests {
         Record {
             generation: generation(0x0102, 7),
             regions: Regions::new(0x4800, 4096).unwrap(),
-            scrubbed: Scrubbed { ended_unix_s: Some(0x6543), at: Some(0x4000) },
+            scrubbed: Scrubbed {
+                ended_unix_s: Some(0x6543),
+                at: Some(0x4000),
+                repair: Repair::Trust(1),
+                differing: 0x21,
+                found: 0x22,
+            },
             active: map(&[1]),
             flush_failed: false,
             members: vec![
@@ -426,14 +480,15 @@ mod tests {
 
     #[test]
     fn mirror_record_encodes_to_golden_bytes() {
-        let mut golden = vec![0; 56 + 2 * 104 + 2 * 8];
-        golden[..17].copy_from_slice(&[3, 0, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
+        let mut golden = vec![0; 64 + 2 * 104 + 2 * 8];
+        golden[..17].copy_from_slice(&[4, 0, 0, 0, 2, 0, 1, 3, 2, 1, 0, 0, 0, 0, 0, 0, 7]);
         (golden[25], golden[33], golden[49]) = (0x48, 0x10, 0x40);
         golden[40..42].copy_from_slice(&[0x43, 0x65]);
-        put_members(&mut golden, 56);
+        (golden[56], golden[60]) = (0x21, 0x22);
+        put_members(&mut golden, 64);
         // The bitmap of the second member follows that of dirty regions.
-        (golden[160 + 65], golden[264], golden[272]) = (1, 0b10, 0b1_0001);
-        golden[160 + 66] = 1;
+        (golden[168 + 65], golden[272], golden[280]) = (1, 0b10, 0b1_0001);
+        golden[168 + 66] = 1;
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
     }
@@ -442,18 +497,20 @@ mod tests {
     fn decode_rejects_malformed_mirror_record() {
         let good = sample().encode();
         let wrong: &[(usize, u8)] = &[
-            (0, 2),
-            (0, 4),
+            (0, 3),
+            (0, 5),
             (4, 0),
             (4, 9),
             (4, 1),
             (6, 4),
+            // A repair with the bytes of a third member.
+            (7, 4),
             // A bitmap that is present and should not be, or the other way round.
             (6, 0),
-            (56 + 65, 1),
-            (160 + 65, 0),
-            (160 + 65, 2),
-            (160 + 65, 3),
+            (64 + 65, 1),
+            (168 + 65, 0),
+            (168 + 65, 2),
+            (168 + 65, 3),
             // Sizes of zero, or beyond the limits.
             (25, 0),
             (31, 0xff),
@@ -463,21 +520,21 @@ mod tests {
             // A scrub in the far future, or beyond the end.
             (46, 1),
             (50, 1),
-            (56, 0),
-            (56 + 64, 0),
-            (56 + 64, 4),
-            (56 + 66, 2),
-            (56 + 67, 1),
-            (160, b'a'),
+            (64, 0),
+            (64 + 64, 0),
+            (64 + 64, 4),
+            (64 + 66, 2),
+            (64 + 67, 1),
+            (168, b'a'),
             // State numbers beyond the limit.
             (23, 0x40),
-            (56 + 87, 0x40),
-            (56 + 103, 0xff),
+            (64 + 87, 0x40),
+            (64 + 103, 0xff),
             // Empty bitmaps, and bits beyond the last region.
-            (264, 0),
-            (272, 0x1f),
-            (264, 0x20),
-            (279, 1),
+            (272, 0),
+            (280, 0x1f),
+            (272, 0x20),
+            (287, 1),
         ];
         for (at, value) in wrong {
             let mut bytes = good.clone();

@@ -1,14 +1,18 @@
-//! Scrub: compares the bytes of all members in sync, and repairs differences and unreadable ranges.
+//! Scrub: compares the bytes of all members in sync. It reports the blocks that differ, or repairs them by command. It
+//! rewrites ranges that a member cannot read.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::Cause;
+use block::control::copies::Action;
+use block::control::{Cause, Difference};
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Locked, Mode, Op, Progress, Result, Scrub, What, bail,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
+    Progress, Result, Scrub, What, bail, error,
 };
 
+use super::compare::{Run, compare};
 use super::device::Inner;
 use super::member::Member;
 
@@ -18,18 +22,45 @@ const RETRY: Duration = Duration::from_secs(3600);
 /// Number of equal parts of the mirror: when a scrub has completed a part, a state in the labels records its position.
 const TOLD_SHARE: u64 = 16;
 
+/// Most ranges with differences that a report lists, and events that a scrub emits about them. Further differences are
+/// only counted.
+pub const DIFFERENCES_MAX: usize = 32;
+
+/// Least members in sync for a repair by majority.
+const VOTERS_MIN: usize = 3;
+
+/// The treatment of blocks in which members differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Repair {
+    /// Report the blocks, and leave them as they are.
+    #[default]
+    None,
+    /// Give all members the bytes that more than half of them have. Leave blocks without such a majority as they are.
+    Majority,
+    /// Give all members the bytes of the member with this index.
+    Trust(usize),
+}
+
 /// The state of the scrubs of a running mirror.
 pub struct Scrubbing {
     /// Interval of scrubs without a command; `None` if only commands begin scrubs.
     every: Option<Duration>,
     /// Position of the running scrub in bytes; `None` if no scrub is running.
     at: Cell<Option<u64>>,
+    /// Treatment of differences by the running scrub.
+    repair: Cell<Repair>,
     /// Time by the wall clock when the running scrub began; `None` if no scrub is running.
     since: Cell<Option<Duration>>,
     /// Time by the wall clock when the last complete scrub ended.
     ended: Cell<Option<Duration>>,
-    /// Number of blocks in which members differed, since the mirror opened.
-    mismatches: Cell<u64>,
+    /// Number of differing blocks that the scrubs before the running one have left.
+    differing: Cell<u64>,
+    /// Number of differing blocks that the running scrub has found and left.
+    found: Cell<u64>,
+    /// The first ranges in which the last scrub, or the running scrub, has found differences and has left them.
+    differences: RefCell<Vec<Difference>>,
+    /// Number of differing blocks that were repaired, since the mirror opened.
+    repaired: Cell<u64>,
     /// Number of ranges that a member could not read, since the mirror opened.
     unreadable: Cell<u64>,
     /// Whether a command has requested that the running scrub stops.
@@ -46,6 +77,12 @@ pub struct Scrubbed {
     pub ended_unix_s: Option<u64>,
     /// Position of the running scrub in bytes; `None` if no scrub is running.
     pub at: Option<u64>,
+    /// Treatment of differences by the running scrub.
+    pub repair: Repair,
+    /// Number of differing blocks that earlier scrubs have found and left.
+    pub differing: u32,
+    /// Number of differing blocks that the running scrub has found and left.
+    pub found: u32,
 }
 
 impl Scrubbing {
@@ -55,9 +92,13 @@ impl Scrubbing {
         Self {
             every,
             at: Cell::new(before.at),
+            repair: Cell::new(before.repair),
             since: Cell::new(None),
             ended: Cell::new(before.ended_unix_s.map(Duration::from_secs)),
-            mismatches: Cell::new(0),
+            differing: Cell::new(before.differing.into()),
+            found: Cell::new(before.found.into()),
+            differences: RefCell::default(),
+            repaired: Cell::new(0),
             unreadable: Cell::new(0),
             stopped: Cell::new(false),
             run: Cell::new(0),
@@ -66,38 +107,132 @@ impl Scrubbing {
 
     /// Returns the state of the mirror's scrubs to record in labels.
     pub fn recorded(&self) -> Scrubbed {
-        let ended_unix_s = self.ended.get().map(|ended| ended.as_secs());
-        Scrubbed { ended_unix_s, at: self.at.get() }
+        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Scrubbed {
+            ended_unix_s: self.ended.get().map(|ended| ended.as_secs()),
+            at: self.at.get(),
+            repair: self.repair.get(),
+            differing: most(self.differing.get()),
+            found: most(self.found.get()),
+        }
     }
 
-    pub fn report(&self, size: u64) -> Scrub {
+    /// Returns the number of blocks in which copies differ, as the scrubs have found and left them. The running scrub
+    /// may have found the differences of earlier scrubs again.
+    pub fn differing(&self) -> u64 {
+        self.differing.get().max(self.found.get())
+    }
+
+    /// Returns the state of scrubs of a mirror with `size` bytes in blocks of `block_bytes`, for people and programs.
+    pub fn report(&self, size: u64, block_bytes: u32) -> Scrub {
         let progress = |done| Progress { done_bytes: done, all_bytes: size, of_bytes: size };
         Scrub {
             progress: self.at.get().map(progress),
+            is_repairing: self.repair.get() != Repair::None,
             since_unix_s: self.since.get().map(|at| at.as_secs()),
             ended_unix_s: self.ended.get().map(|at| at.as_secs()),
-            mismatches: self.mismatches.get(),
+            differing_blocks: self.differing(),
+            block_bytes,
+            differences: self.differences.borrow().clone(),
+            repaired_blocks: self.repaired.get(),
             unreadable: self.unreadable.get(),
         }
+    }
+
+    /// Records a range of differing blocks that the scrub leaves. Returns whether the range is a new entry of the list.
+    fn add(&self, blocks: u64, range: ByteRange, outvoted: Vec<String>) -> bool {
+        add(&self.found, blocks);
+        let mut all = self.differences.borrow_mut();
+        let is_next = |last: &&mut Difference| {
+            last.start_bytes + last.len_bytes == range.start() && last.outvoted == outvoted
+        };
+        if let Some(last) = all.last_mut().filter(is_next) {
+            last.len_bytes += range.len();
+            return false;
+        }
+        let is_listed = all.len() < DIFFERENCES_MAX;
+        if is_listed {
+            let (start_bytes, len_bytes) = (range.start(), range.len());
+            all.push(Difference { start_bytes, len_bytes, outvoted });
+        }
+        is_listed
     }
 }
 
 impl Inner {
+    /// Carries out a command about scrubs.
+    ///
+    /// # Errors
+    /// `InUse` if a scrub of the mirror is running and another one is to begin, or if the trusted member is not in
+    /// sync; `NotFound` if the mirror has no such member; `Invalid` if the command does not say which bytes are right.
+    pub fn command_scrub(self: &Rc<Self>, action: &Action) -> Result<()> {
+        let repair = self.repair_of(action)?;
+        if action.stop {
+            let is_running = self.scrubbing.at.get().is_some();
+            self.scrubbing.stopped.set(is_running && !action.dry_run);
+            return Ok(());
+        }
+        match action.dry_run {
+            true => self.may_scrub(),
+            false => self.scrub(repair),
+        }
+    }
+
+    /// Returns the treatment of differences that a command requests.
+    fn repair_of(&self, action: &Action) -> Result<Repair> {
+        let Action { stop, repair, ref trust, .. } = *action;
+        if stop && (repair || trust.is_some()) || trust.is_some() && !repair {
+            bail!(Invalid, "a trusted member is for a repair, and neither for a report nor a stop");
+        }
+        if repair && self.is_read_only() {
+            bail!(Invalid, "{} is read-only; a repair writes to its members", self.name);
+        }
+        if let Some(name) = trust {
+            let index = self.find(name)?;
+            let state = self.members[index].state();
+            if state != State::InSync {
+                bail!(InUse, "member {name} is {state}; only a member in sync can be trusted");
+            }
+            return Ok(Repair::Trust(index));
+        }
+        if repair && self.in_sync().count() < VOTERS_MIN {
+            let why = format!(
+                "{} has {} members in sync; a repair by majority needs {VOTERS_MIN}",
+                self.name,
+                self.in_sync().count()
+            );
+            let names: Vec<_> = self.in_sync().map(|n| self.members[n].lower.name()).collect();
+            return Err(Error::new(ErrorKind::Invalid, why).next(format!(
+                "find out which member has the right bytes, then --repair --trust {}",
+                names.join(" or ")
+            )));
+        }
+        Ok(if repair { Repair::Majority } else { Repair::None })
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.members.iter().any(|member| member.lower.info().read_only)
+    }
+
+    fn may_scrub(&self) -> Result<()> {
+        if self.scrubbing.at.get().is_some() {
+            let why = error!(InUse, "a scrub of {} is running already", self.name);
+            return Err(why.next(format!("cairn device scrub {} --stop", self.name)));
+        }
+        Ok(())
+    }
+
     /// Begins a scrub of the complete mirror: reads all members in sync and compares their bytes.
     ///
     /// # Errors
     /// `InUse` if a scrub of the mirror is running.
-    pub fn scrub(self: &Rc<Self>) -> Result<()> {
-        if self.scrubbing.at.get().is_some() {
-            bail!(InUse, "a scrub of {} is running already", self.name);
-        }
+    fn scrub(self: &Rc<Self>, repair: Repair) -> Result<()> {
+        self.may_scrub()?;
+        self.scrubbing.repair.set(repair);
+        self.scrubbing.found.set(0);
+        self.scrubbing.differences.borrow_mut().clear();
         self.begin_scrub(0);
         Ok(())
-    }
-
-    /// Stops the running scrub of the mirror, if there is one.
-    pub fn stop_scrub(&self) {
-        self.scrubbing.stopped.set(self.scrubbing.at.get().is_some());
     }
 
     /// Begins a scrub of the mirror at byte `from`.
@@ -155,14 +290,21 @@ impl Inner {
         let stopped = scrubbing.stopped.replace(false);
         scrubbing.at.set(None);
         scrubbing.since.set(None);
-        if !stopped {
+        scrubbing.repair.set(Repair::None);
+        let found = scrubbing.found.replace(0);
+        if stopped {
+            // The rest of the mirror was not compared, so earlier differences may still be there.
+            scrubbing.differing.set(scrubbing.differing.get().max(found));
+        } else {
+            scrubbing.differing.set(found);
             scrubbing.ended.set(Some(self.env.wall()));
         }
-        let (mismatches, unreadable) = (scrubbing.mismatches.get(), scrubbing.unreadable.get());
         let words = format!(
-            "{}; since the mirror opened: {mismatches} blocks differed, {unreadable} ranges could \
-             not be read",
-            if stopped { "stopped" } else { "complete" }
+            "{}; {found} blocks differ; since the mirror opened: {} blocks repaired, {} unreadable \
+             ranges rewritten",
+            if stopped { "stopped" } else { "complete" },
+            scrubbing.repaired.get(),
+            scrubbing.unreadable.get()
         );
         self.emit(What::ScrubEnded, None, words);
         if let Some(writer) = &self.writer {
@@ -196,15 +338,15 @@ impl Inner {
                 due = (last + every).saturating_sub(env.wall());
                 if due.is_zero() {
                     // A scrub may be running already. The next attempt comes after [`RETRY`] at the latest.
-                    let _ = mirror.scrub();
+                    let _ = mirror.scrub(Repair::None);
                     due = every.min(RETRY);
                 }
             }
         });
     }
 
-    /// Reads the range `part` from all members in sync, and rewrites `part` on members that have other bytes or cannot
-    /// read `part`.
+    /// Reads the range `part` from all members in sync and compares the bytes. Rewrites blocks that a member cannot
+    /// read, and blocks that differ if the scrub repairs them.
     async fn scrub_part(&self, part: ByteRange) {
         let len = part.len() as usize;
         let stride = len.next_multiple_of(BUF_ALIGN);
@@ -233,86 +375,108 @@ impl Inner {
         }
         // A member that was taken out meanwhile may be in sync again, but the bytes of its reply may be older.
         read.retain(|(index, _)| self.is_believed(*index, changes[*index]));
-        let Some((_, first)) = read.first() else { return };
-        let (right, mut differing) = (first.clone(), Copies::NONE);
-        if read.iter().any(|(_, bytes)| *bytes.read() != *first.read()) {
-            let block = self.members[0].lower.info().block_size as usize;
-            let found = most_agree(&read, block);
-            // The bytes of the replies are not needed any more, so the first buffer takes the result. A late read can
-            // only fill the buffer of its own member.
-            right.write().copy_from_slice(&found.right);
-            differing = found.differing;
-            add(&self.scrubbing.mismatches, found.blocks);
+        if read.is_empty() && unread != Copies::NONE {
+            self.emit(What::RangeUnreadable, None, part.to_string());
+        }
+        let repair = self.scrubbing.repair.get();
+        let trusted = match repair {
+            Repair::Trust(index) => Some(index),
+            Repair::None | Repair::Majority => None,
+        };
+        let runs = compare(&read, self.block_bytes() as usize, trusted);
+        for run in &runs {
+            self.count_run(part, run, repair);
+        }
+        if self.is_read_only() {
+            return;
         }
         for index in 0..self.members.len() {
-            if unread.has(index) || differing.has(index) {
-                add(&self.scrubbing.unreadable, u64::from(unread.has(index)));
-                self.rewrite(index, part, right.clone(), &mut alone).await;
-            }
+            let is_unread = unread.has(index);
+            let is_wanted = |run: &&Run| match run.is_alike() {
+                true => is_unread,
+                false => repair != Repair::None && (is_unread || run.differing.has(index)),
+            };
+            let wanted = runs.iter().filter(is_wanted).filter_map(|run| Some((run, run.right?)));
+            let wanted = wanted.map(|(run, right)| {
+                let at = part.start() + run.bytes.start as u64;
+                let range = ByteRange::new(at, run.bytes.len() as u64);
+                (range.expect("a run is in the range"), read[right].1.slice(run.bytes.clone()))
+            });
+            add(&self.scrubbing.unreadable, u64::from(is_unread && !read.is_empty()));
+            self.rewrite(index, wanted, &mut alone).await;
         }
     }
 
-    async fn rewrite(&self, index: usize, part: ByteRange, right: Buf, alone: &mut Option<Locked>) {
-        match self.put(index, part, right, alone).await {
-            Ok(()) => self.rewritten(index, part),
-            Err(error) => {
-                self.retire(index, Cause::Request, Member::words_of("a repair write", &error))
+    /// Counts the blocks of a run that differ, and reports them if the scrub leaves them.
+    fn count_run(&self, part: ByteRange, run: &Run, repair: Repair) {
+        if run.is_alike() {
+            return;
+        }
+        let blocks = run.bytes.len().div_ceil(self.block_bytes() as usize) as u64;
+        if repair != Repair::None && run.right.is_some() {
+            return add(&self.scrubbing.repaired, blocks);
+        }
+        let is_outvoted = |n: &usize| run.right.is_some() && run.differing.has(*n);
+        let outvoted = (0..self.members.len()).filter(is_outvoted);
+        let outvoted: Vec<_> = outvoted.map(|n| self.members[n].lower.name().to_owned()).collect();
+        let range = ByteRange::new(part.start() + run.bytes.start as u64, run.bytes.len() as u64);
+        let range = range.expect("a run is in the range");
+        let against = match &outvoted[..] {
+            [] => String::new(),
+            names => format!("; {} against the majority", names.join(", ")),
+        };
+        if self.scrubbing.add(blocks, range, outvoted) {
+            self.emit(What::CopiesDiffer, None, format!("from byte {} on{against}", range.start()));
+        }
+    }
+
+    /// Returns the next step for the operator if scrubs have found differences.
+    pub(super) fn next_for_differences(&self) -> Option<String> {
+        if self.scrubbing.differing() == 0 {
+            return None;
+        }
+        let names: Vec<_> = self.in_sync().map(|n| self.members[n].lower.name()).collect();
+        let scrub = format!("cairn device scrub {} --repair", self.name);
+        Some(match names.len() >= VOTERS_MIN {
+            true => format!("{scrub}; for blocks without a majority, with --trust MEMBER"),
+            false => format!(
+                "find out which member has the right bytes, then {scrub} --trust {}",
+                names.join(" or ")
+            ),
+        })
+    }
+
+    /// Returns the size in bytes of the blocks that a scrub compares.
+    pub(super) fn block_bytes(&self) -> u32 {
+        self.members[0].lower.info().block_size
+    }
+
+    /// Writes `wanted` to the member, range by range. `alone` is the exclusive lock of all the ranges.
+    async fn rewrite(
+        &self,
+        index: usize,
+        wanted: impl Iterator<Item = (ByteRange, Buf)>,
+        alone: &mut Option<Locked>,
+    ) {
+        let mut done: Option<ByteRange> = None;
+        for (range, right) in wanted {
+            // A late write keeps the lock. Then newer bytes may be on the members before this write.
+            if alone.is_none() {
+                break;
             }
+            if let Err(error) = self.put(index, range, right, alone).await {
+                self.retire(index, Cause::Request, Member::words_of("a repair write", &error));
+                break;
+            }
+            done = ByteRange::between(done.map_or(range.start(), |done| done.start()), range.end());
+        }
+        // One event for all ranges of a step: a member may differ in every second block.
+        if let Some(done) = done {
+            self.rewritten(index, done);
         }
     }
 }
 
 fn add(counter: &Cell<u64>, more: u64) {
     counter.set(counter.get() + more);
-}
-
-/// The result of a comparison of one range on all members that could read it.
-struct Agreed {
-    /// The bytes of the range: for each block, the bytes that most members have.
-    right: Vec<u8>,
-    /// Members that have other bytes in a block of the range.
-    differing: Copies,
-    /// Number of blocks of the range in which members differ.
-    blocks: u64,
-}
-
-/// Compares the bytes `read` from the members, block by block. Selects for each block the bytes of most members; in a
-/// tie, the bytes of the first member among them.
-fn most_agree(read: &[(usize, Buf)], block: usize) -> Agreed {
-    let copies: Vec<_> = read.iter().map(|(index, bytes)| (*index, bytes.read())).collect();
-    let mut agreed = Agreed { right: Vec::new(), differing: Copies::NONE, blocks: 0 };
-    let len = copies[0].1.len();
-    for start in (0..len).step_by(block) {
-        let of = |copy: usize| &copies[copy].1[start..len.min(start + block)];
-        let votes = |copy: &usize| (0..copies.len()).filter(|one| of(*one) == of(*copy)).count();
-        // `max_by_key` returns the last maximum, so iterate backward to get the first copy.
-        let best = (0..copies.len()).rev().max_by_key(votes).unwrap_or(0);
-        agreed.right.extend_from_slice(of(best));
-        let mut others = (0..copies.len()).filter(|copy| of(*copy) != of(best)).peekable();
-        agreed.blocks += u64::from(others.peek().is_some());
-        agreed.differing = others.fold(agreed.differing, |all, copy| all.with(copies[copy].0));
-    }
-    agreed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scrub_prefers_majority_of_copies_then_first_copy() {
-        let pool = block::BufPool::new(1 << 20, 1 << 20);
-        let buf = |bytes: &[u8]| {
-            let buf = pool.take(bytes.len()).unwrap();
-            buf.write().copy_from_slice(bytes);
-            buf
-        };
-        let read = [(0, buf(b"aaXd")), (2, buf(b"abcd")), (5, buf(b"abcd"))];
-        let of_three = most_agree(&read, 1);
-        assert_eq!((&of_three.right[..], of_three.blocks), (&b"abcd"[..], 2));
-        assert_eq!(of_three.differing, Copies::NONE.with(0));
-        let of_two = most_agree(&read[..2], 2);
-        assert_eq!((&of_two.right[..], of_two.blocks), (&b"aaXd"[..], 2));
-        assert_eq!(of_two.differing, Copies::NONE.with(2));
-    }
 }

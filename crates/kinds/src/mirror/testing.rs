@@ -67,7 +67,7 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
     let members = (0..count).map(member).collect();
     let active = Bitmap::all(regions);
     let regions = Regions::new(regions as u64 * 4096, 4096).expect("as many as that");
-    let scrubbed = Scrubbed { ended_unix_s: Some(1 << 30), at: Some(4096) };
+    let scrubbed = Scrubbed { ended_unix_s: Some(1 << 30), at: Some(4096), ..Scrubbed::default() };
     let record = Record { generation, regions, scrubbed, active, flush_failed: false, members };
     let bytes = record.encode();
     assert_eq!(bytes.len(), record_bytes(count));

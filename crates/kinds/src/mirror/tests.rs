@@ -5,7 +5,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::control::Verb;
-use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::{ByteRange, Extent, MemberState, Op, State};
 use kind::Value;
@@ -13,42 +12,47 @@ use sim::draw::Stream;
 use sim::{Assembly, Client, CutPolicy, DiskConfig, Faults, PartId, Profile, SimDisk, SimWorld};
 use testkit::Shelf;
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// A mirror over simulated disks, two in most tests. Without labels the mirror trusts its first member.
-struct Pair {
-    world: SimWorld,
+pub(super) struct Pair {
+    pub(super) world: SimWorld,
     shelf: Option<Rc<Shelf>>,
     options: Vec<(&'static str, Value)>,
-    disks: Vec<Rc<SimDisk>>,
+    pub(super) disks: Vec<Rc<SimDisk>>,
     running: Option<Running>,
 }
 
-struct Running {
+pub(super) struct Running {
     graph: Assembly,
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
     mirror: PartId,
 }
 
 impl Pair {
-    fn new(size: u64) -> Self {
+    pub(super) fn new(size: u64) -> Self {
         Self::over(size, false, &[])
     }
 
     /// Creates a mirror over two labelled disks, and waits until its members are in sync.
-    fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
+    pub(super) fn labelled(size: u64, options: &[(&'static str, Value)]) -> Self {
         let pair = Self::over(size, true, options);
         pair.until(|second| second.state == MemberState::InSync);
         pair
     }
 
     /// Creates a mirror over two disks. The mirror keeps its state in the labels of the disks if they are `labelled`.
-    fn over(size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
+    pub(super) fn over(size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
         Self::of(2, size, labelled, options)
     }
 
     /// Creates a mirror over `count` disks.
-    fn of(count: u64, size: u64, labelled: bool, options: &[(&'static str, Value)]) -> Self {
+    pub(super) fn of(
+        count: u64,
+        size: u64,
+        labelled: bool,
+        options: &[(&'static str, Value)],
+    ) -> Self {
         let world = SimWorld::new(1);
         let disk = |n| {
             let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
@@ -64,7 +68,7 @@ impl Pair {
         pair
     }
 
-    fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let order = Stream::new(1, "order", 0);
         let env = self.world.env();
         let mut graph = Assembly::new(&env, crate::REGISTRY, false, order).in_world(&self.world);
@@ -85,7 +89,7 @@ impl Pair {
     }
 
     /// Cuts the power, and restarts the mirror. The first disk keeps all writes, the second disk only flushed writes.
-    fn power_cut(&mut self) {
+    pub(super) fn power_cut(&mut self) {
         self.world.drop_tasks();
         self.running = None;
         self.disks[0].power_cut(CutPolicy::KeepAll);
@@ -93,79 +97,77 @@ impl Pair {
         self.start();
     }
 
-    fn running(&self) -> &Running {
+    pub(super) fn running(&self) -> &Running {
         self.running.as_ref().expect("it runs")
     }
 
-    fn client(&self) -> Client {
+    pub(super) fn client(&self) -> Client {
         let Running { graph, mirror, .. } = self.running();
         Client::new(&graph.engine, graph.node(*mirror))
     }
 
-    fn ask<V: Verb>(&self, args: V::Args) {
-        let Running { graph, mirror, .. } = self.running();
-        graph.ask::<V>(*mirror, args).unwrap();
+    pub(super) fn ask<V: Verb>(&self, args: V::Args) {
+        self.try_ask::<V>(args).unwrap();
     }
 
-    fn report(&self) -> block::Report {
+    pub(super) fn try_ask<V: Verb>(&self, args: V::Args) -> block::Result<V::Answer> {
+        let Running { graph, mirror, .. } = self.running();
+        graph.ask::<V>(*mirror, args)
+    }
+
+    pub(super) fn report(&self) -> block::Report {
         let Running { graph, mirror, .. } = self.running();
         graph.report(*mirror)
     }
 
     /// Fails the second member of the mirror by command.
-    fn fail(&self) {
+    pub(super) fn fail(&self) {
         self.ask::<Fail>(Name { member: self.running().names[1].clone() });
     }
 
     /// Begins a resync of the second member by command.
-    fn resync(&self) {
+    pub(super) fn resync(&self) {
         self.ask::<Resync>(Stale { member: Some(self.running().names[1].clone()) });
     }
 
-    /// Begins a scrub of the mirror by command. Returns the report of the scrub.
-    fn scrub(&self) -> block::Scrub {
-        self.ask::<Scrub>(Action { stop: false });
-        self.report().scrub.unwrap()
-    }
-
-    fn write_of(&self, start: u64, byte: u8) -> Op {
+    pub(super) fn write_of(&self, start: u64, byte: u8) -> Op {
         self.long_write_of(start, 4096, byte)
     }
 
-    fn long_write_of(&self, start: u64, len: u64, byte: u8) -> Op {
+    pub(super) fn long_write_of(&self, start: u64, len: u64, byte: u8) -> Op {
         let data = self.world.env().buf(len as usize).unwrap();
         data.write().fill(byte);
         Op::write(ByteRange::new(start, len).unwrap(), data)
     }
 
-    fn write(&self, start: u64, byte: u8) {
+    pub(super) fn write(&self, start: u64, byte: u8) {
         self.send(self.write_of(start, byte));
     }
 
-    fn send(&self, op: Op) {
+    pub(super) fn send(&self, op: Op) {
         self.world.block_on(self.client().send(op)).unwrap().result.unwrap();
     }
 
-    fn second(&self) -> block::Member {
+    pub(super) fn second(&self) -> block::Member {
         self.report().members[1].clone()
     }
 
     /// Returns the number of bytes that the running resync must copy to the second member.
-    fn to_copy(&self) -> u64 {
+    pub(super) fn to_copy(&self) -> u64 {
         self.second().progress.expect("it is copied").all_bytes
     }
 
-    fn pass(&self, time: Duration) {
+    pub(super) fn pass(&self, time: Duration) {
         self.world.run(self.world.env().now().after(time)).unwrap();
     }
 
-    fn until(&self, over: impl Fn(&block::Member) -> bool) {
+    pub(super) fn until(&self, over: impl Fn(&block::Member) -> bool) {
         while !over(&self.second()) {
             self.pass(Duration::from_micros(10));
         }
     }
 
-    fn is_alike(&self) -> bool {
+    pub(super) fn is_alike(&self) -> bool {
         let all = ByteRange::new(0, self.disks[0].config().size).unwrap();
         self.disks[0].peek(all) == self.disks[1].peek(all)
     }
@@ -337,98 +339,6 @@ fn mirror_bitmap_causes_few_label_updates() {
     let in_a_row = |n: u64| pair.long_write_of(n % 128 * (MIB / 2), MIB / 2, 7);
     let sequential = updates(&pair, 1000, in_a_row);
     assert!((1..=30).contains(&sequential), "{sequential} updates for 1000 writes in a row");
-}
-
-/// The test flips bits on both disks. One scrub must repair every damaged block, and change no other block.
-#[test]
-fn scrub_finds_and_repairs_bit_rot() {
-    let pair = Pair::labelled(8 * MIB, &[]);
-    for part in 0..8 {
-        pair.send(pair.long_write_of(part * MIB, MIB, 7));
-    }
-    pair.send(Op::Flush);
-    let rotten = [0, MIB + 513, 5 * MIB - 1, 8 * MIB - 512];
-    for (n, at) in rotten.into_iter().enumerate() {
-        assert!(pair.disks[n % 2].rot(at));
-    }
-    assert!(!pair.is_alike());
-    let before = pair.scrub();
-    assert!(before.progress.is_some(), "{before:?}");
-    let write = pair.client().send(pair.write_of(3 * MIB, 8));
-    pair.pass(Duration::from_secs(5));
-    pair.world.block_on(write).unwrap().result.unwrap();
-    let scrub = pair.report().scrub.unwrap();
-    assert_eq!((scrub.progress, scrub.mismatches, scrub.unreadable), (None, 4, 0));
-    assert!(scrub.ended_unix_s.is_some() && pair.is_alike());
-    // Nothing is left to find.
-    pair.scrub();
-    pair.pass(Duration::from_secs(5));
-    assert_eq!(pair.report().scrub.unwrap().mismatches, 4);
-}
-
-/// While a scrub reads a member, the member is failed by command and comes back in sync without a missed write.
-#[test]
-fn scrub_ignores_reads_of_member_failed_during_scrub() {
-    let pair = Pair::labelled(MIB, &[]);
-    pair.send(pair.long_write_of(0, MIB, 7));
-    pair.send(Op::Flush);
-    // No region is dirty any more, so the copy has nothing to do.
-    pair.pass(Duration::from_secs(60));
-    let first = pair.running().names[0].clone();
-    pair.disks[0].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
-    pair.scrub();
-    pair.pass(Duration::from_millis(1));
-    pair.disks[0].set_faults(Faults::default());
-    let all = ByteRange::new(0, MIB).unwrap();
-    pair.disks[0].garble_reads(all);
-    pair.ask::<Fail>(Name { member: first.clone() });
-    pair.ask::<Resync>(Stale { member: Some(first) });
-    while pair.report().members[0].state != MemberState::InSync {
-        pair.pass(Duration::from_micros(10));
-    }
-    assert_eq!(pair.report().scrub.unwrap().progress.unwrap().done_bytes, 0, "it is still read");
-    pair.pass(Duration::from_secs(30));
-    assert!(pair.is_alike() && pair.disks[1].peek(all).iter().all(|byte| *byte == 7));
-    assert_eq!(pair.report().scrub.unwrap().mismatches, 0);
-}
-
-#[test]
-fn scrub_rewrites_unreadable_ranges() {
-    let pair = Pair::labelled(8 * MIB, &[]);
-    pair.send(pair.long_write_of(0, MIB, 7));
-    let faults = Faults { read_error: 300_000, ..Faults::default() };
-    pair.disks[1].set_faults(faults);
-    pair.scrub();
-    pair.pass(Duration::from_secs(5));
-    pair.disks[1].set_faults(Faults::default());
-    let scrub = pair.report().scrub.unwrap();
-    assert!(scrub.progress.is_none() && scrub.unreadable > 0 && scrub.mismatches == 0, "{scrub:?}");
-    assert_eq!(pair.second().state, MemberState::InSync);
-    let repaired = ("repaired", scrub.unreadable);
-    assert!(pair.report().counters.contains(&repaired));
-}
-
-#[test]
-fn scrub_begins_when_due_and_resumes_after_stop() {
-    let month = Duration::from_secs(30 * 86_400);
-    let mut pair = Pair::labelled(64 * MIB, &[("scrub", Value::Duration(month))]);
-    let scrub = |pair: &Pair| pair.report().scrub.unwrap();
-    let first = scrub(&pair).ended_unix_s.expect("the members are new");
-    pair.pass(month - Duration::from_secs(60));
-    assert_eq!(scrub(&pair).ended_unix_s, Some(first));
-    pair.pass(Duration::from_secs(120));
-    let second = scrub(&pair).ended_unix_s.unwrap();
-    assert!(second >= first + month.as_secs());
-    pair.scrub();
-    while scrub(&pair).progress.is_some_and(|progress| progress.done_bytes < 40 * MIB) {
-        pair.pass(Duration::from_micros(100));
-    }
-    pair.power_cut();
-    let now = scrub(&pair);
-    assert_eq!(now.ended_unix_s, Some(second));
-    assert!(now.progress.is_some_and(|progress| progress.done_bytes >= 32 * MIB), "{now:?}");
-    pair.pass(Duration::from_secs(60));
-    assert!(scrub(&pair).ended_unix_s.unwrap() > second);
 }
 
 #[test]

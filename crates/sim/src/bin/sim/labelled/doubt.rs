@@ -129,7 +129,7 @@ impl Trial {
             }
         }
         self.finish()?;
-        self.made_alike()
+        self.made_alike(doubt)
     }
 
     fn doubtful_life(&mut self) -> Result<(), Failure> {
@@ -180,9 +180,11 @@ impl Trial {
         }
     }
 
-    /// Waits until all members are in sync, starts a scrub of the mirror, and checks that all members have the same
-    /// bytes.
-    fn made_alike(&mut self) -> Result<(), Failure> {
+    /// Waits until all members are in sync, repairs the mirror from a member that keeps the contract, and checks that
+    /// all members have the same bytes.
+    fn made_alike(&mut self, doubt: Doubt) -> Result<(), Failure> {
+        let trust = self.shape.members.iter().find(|n| Some(**n) != doubt.liar());
+        let trust = trust.map(|n| super::shape::name(*n));
         let mut scrubs = 0;
         for _ in 0..100 {
             self.world.run(self.world.env().now().after(Duration::from_secs(1)))?;
@@ -192,7 +194,9 @@ impl Trial {
                 // It may be running already.
                 let _ = self.ask::<Resync>(Stale::default());
             } else if scrubs == 0 {
-                scrubs += usize::from(self.ask::<Scrub>(Action::default()).is_ok());
+                let trust = trust.clone();
+                let repair = Action { repair: true, trust, ..Action::default() };
+                scrubs += usize::from(self.ask::<Scrub>(repair).is_ok());
             } else if scrub.is_some_and(|scrub| scrub.progress.is_none()) {
                 self.alike()?;
                 return self.check();
