@@ -159,6 +159,8 @@ bugs! {
     MoveProvedByZeros = "99",
     /// 100 a vault is closed while a record is being written
     CloseLeavesRecord = "100",
+    /// 101 a repair without a majority takes the first copy
+    RepairGuesses = "101",
     /// 90 a graph is closed while a request of a closed connection is in flight
     FlushUndrained = "90",
     /// 92 a start does not check the spec in a label against the allow list

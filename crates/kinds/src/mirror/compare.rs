@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use block::seeded::{self, Bug};
 use block::{Buf, Copies};
 
 /// A run of blocks for which the comparison has the same result.
@@ -64,6 +65,7 @@ fn judge<B: std::ops::Deref<Target = [u8]>>(
     }
     let right = match trusted {
         Some(member) => copies.iter().position(|(one, _)| *one == member),
+        None if seeded::on(Bug::RepairGuesses) => Some(0),
         None => (0..copies.len()).find(|copy| 2 * votes(copy) > copies.len()),
     };
     (right, right.map_or_else(all, unlike))
