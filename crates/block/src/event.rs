@@ -43,6 +43,20 @@ pub enum What {
     RangeUnreadable,
     /// A spare has replaced a failed member.
     SpareTaken,
+    /// A device could not carry out a request.
+    DeviceError,
+    /// A device had no space for a write.
+    DeviceFull,
+    /// A device could not flush: acknowledged writes may be lost.
+    FlushFailed,
+    /// The job of a device has begun, or continues after a pause, an error or a restart.
+    JobBegun,
+    /// The job of a device has paused by command.
+    JobPaused,
+    /// The job of a device has stopped after an error.
+    JobStopped,
+    /// The job of a device is done, or was cancelled.
+    JobEnded,
     /// A disk did not answer a request in time.
     DiskLate,
     /// The label of a disk could not be written.
@@ -68,11 +82,70 @@ impl What {
             Self::CopiesDiffer => "copies-differ",
             Self::RangeUnreadable => "range-unreadable",
             Self::SpareTaken => "spare-taken",
+            Self::DeviceError => "device-error",
+            Self::DeviceFull => "device-full",
+            Self::FlushFailed => "flush-failed",
+            Self::JobBegun => "job-begun",
+            Self::JobPaused => "job-paused",
+            Self::JobStopped => "job-stopped",
+            Self::JobEnded => "job-ended",
             Self::DiskLate => "disk-late",
             Self::LabelUnwritable => "label-unwritable",
             Self::DiskCut => "disk-cut",
             Self::DiskDeleted => "disk-deleted",
             Self::DiskMoved => "disk-moved",
+        }
+    }
+
+    /// Returns the level of this type of event in a log.
+    pub const fn level(self) -> Level {
+        match self {
+            Self::ResyncBegun
+            | Self::ResyncEnded
+            | Self::ScrubBegun
+            | Self::ScrubEnded
+            | Self::JobBegun
+            | Self::JobPaused
+            | Self::JobEnded => Level::Info,
+            Self::RangeRewritten
+            | Self::SpareTaken
+            | Self::JobStopped
+            | Self::DiskLate
+            | Self::LabelUnwritable
+            | Self::DiskMoved => Level::Warning,
+            Self::MemberFailed
+            | Self::CopiesDiffer
+            | Self::RangeUnreadable
+            | Self::DeviceError
+            | Self::DeviceFull
+            | Self::FlushFailed
+            | Self::DiskCut
+            | Self::DiskDeleted => Level::Error,
+        }
+    }
+}
+
+/// The level of a line in a log, from the least to the most urgent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// A detail for the search for a fault. It is logged only on request.
+    Debug,
+    /// Normal operation.
+    Info,
+    /// Operation continues, but the operator may have to act later.
+    Warning,
+    /// Data or redundancy are lost, or a request of the operator has failed.
+    Error,
+}
+
+impl Level {
+    /// Returns the word for this level in a log.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
         }
     }
 }
@@ -153,8 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn event_types_have_distinct_names() {
-        const ALL: [What; 14] = [
+    fn event_types_have_distinct_names_and_are_documented() {
+        let document = include_str!("../../../docs/events.md");
+        const ALL: [What; 21] = [
             What::MemberFailed,
             What::ResyncBegun,
             What::ResyncEnded,
@@ -164,6 +238,13 @@ mod tests {
             What::CopiesDiffer,
             What::RangeUnreadable,
             What::SpareTaken,
+            What::DeviceError,
+            What::DeviceFull,
+            What::FlushFailed,
+            What::JobBegun,
+            What::JobPaused,
+            What::JobStopped,
+            What::JobEnded,
             What::DiskLate,
             What::LabelUnwritable,
             What::DiskCut,
@@ -172,5 +253,9 @@ mod tests {
         ];
         let words: BTreeSet<_> = ALL.iter().map(|what| what.word()).collect();
         assert_eq!(words.len(), ALL.len());
+        for what in ALL {
+            let row = format!("| `{}` | {} | ", what.word(), what.level().word());
+            assert!(document.contains(&row), "{row}");
+        }
     }
 }

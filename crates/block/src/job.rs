@@ -15,7 +15,7 @@ use crate::control::job::{Action, Steer, Wait};
 use crate::control::{Command, Reply, Verb, VerbInfo};
 use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
-use crate::{Error, ErrorKind, JobState, Progress, Result, Step, TaskGroup, first};
+use crate::{Error, ErrorKind, Event, JobState, Progress, Result, Step, TaskGroup, What, first};
 
 /// Background work of a device that a [`Job`] carries out in steps.
 pub trait Work: Sized + 'static {
@@ -187,6 +187,7 @@ impl Job {
             // The task was about to rest, and goes on.
             return;
         }
+        emit(&**work, What::JobBegun, "");
         let (weak, run, committed) = (Rc::downgrade(work), work.begin(), work.committed());
         work.tasks().spawn(W::TASK, carry_out(weak, run, committed));
     }
@@ -264,9 +265,23 @@ impl Job {
     }
 
     fn become_state<W: Work>(&self, work: &W, state: State) {
+        match &state {
+            State::Running => {}
+            State::Paused => emit(work, What::JobPaused, ""),
+            State::Stopped(error) => emit(work, What::JobStopped, &error.to_string()),
+            State::Done if self.is_cancelled.get() => emit(work, What::JobEnded, "cancelled"),
+            State::Done => emit(work, What::JobEnded, ""),
+        }
         *self.state.borrow_mut() = state;
         work.tasks().changed().wake();
     }
+}
+
+/// Reports an event of the job.
+fn emit<W: Work>(work: &W, what: What, more: &str) {
+    let (job, _) = work.progress();
+    let words = if more.is_empty() { job } else { format!("{job}: {more}") };
+    work.tasks().env().emit(Event { what, device: work.name().to_owned(), member: None, words });
 }
 
 /// Carries out a run of a job. If the run stops after an error, waits until the job may run again, and begins another

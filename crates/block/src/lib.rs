@@ -47,7 +47,7 @@ pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
-pub use event::{EVENTS_MAX, Event, Events, RecordedEvent, What};
+pub use event::{EVENTS_MAX, Event, Events, Level, RecordedEvent, What};
 pub use fan::{Fan, all};
 pub use flush_fault::FlushFault;
 pub use info::{Info, Needs};

@@ -521,7 +521,7 @@ fn daemon_json_log_has_one_object_per_line() {
             line[key] == value && line["message"].as_str().is_some_and(|said| said.contains(words))
         })
     };
-    assert!(has("level", "info", "home: the worker ended after"), "{log}");
+    assert!(has("level", "warning", "the worker ended after"), "{log}");
     assert!(
         has("graph", "bad", "the spec has faults") && has("level", "error", "nowhere"),
         "{log}"

@@ -2,9 +2,11 @@
 //! until it is done. The engine admits a client's request only when it can set aside the slots and buffers that the
 //! request and its children may need.
 
+mod admission;
 mod arena;
 mod call;
 mod control;
+mod failures;
 mod node;
 mod portal;
 mod ready;
@@ -21,20 +23,22 @@ use std::task::{Context, Poll, Waker};
 
 use block::control::{Command, Reply};
 use block::env::LocalFuture;
-use block::seeded::{self, Bug};
 use block::{
     BufPool, ChildId, Core, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result,
     Started, Table, Waiter, bail, check, env,
 };
 
 use arena::Arena;
+use failures::Failures;
 use node::{Node, Power};
 use ready::{Key, Ready};
-use share::{Need, may_begin};
+use share::Need;
 use slot::Slot;
 use split::Split;
 
+pub use admission::Suspended;
 pub use control::PLACES_MAX;
+pub use failures::Failure;
 pub use node::{Counters, NodeId};
 pub use portal::{Portal, Portals, Targets};
 pub use reserve::Reserve;
@@ -62,10 +66,6 @@ const REQUEST_SLOTS_MAX: u32 = (SLOTS_MAX / 64) as u32;
 /// Most woken requests that the engine polls before the other tasks of the core run. A device that gives way between
 /// two steps lets them run after at most so many steps of other requests.
 const ROUND: usize = 8;
-
-/// A number greater than [`SLOTS_MAX`]. While it is subtracted from the free slots, the engine admits no client's
-/// request.
-const HELD: i64 = 1 << 40;
 
 /// The index that marks the end of the list of free slots.
 const NONE: u32 = u32::MAX;
@@ -109,6 +109,7 @@ struct Inner {
     /// the same number.
     current: Cell<u64>,
     in_flight: Cell<u64>,
+    failures: Failures,
     pool: BufPool,
 }
 
@@ -179,6 +180,7 @@ impl Engine {
             next_request: Cell::new(1),
             current: Cell::new(NOBODY),
             in_flight: Cell::new(0),
+            failures: Failures::default(),
             pool: pool.clone(),
         }))
     }
@@ -361,36 +363,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`. `share` is that of the
-    /// client ([`Sink::share`]).
-    pub async fn wait_capacity(&self, portal: &Portal, op: &Op, share: Option<&Share>) {
-        let need = portal.target().reserve.need(op);
-        poll_fn(|cx| {
-            if self.0.may_begin(need, portal, share) {
-                return Poll::Ready(());
-            }
-            // The end of another request may free a reserve, and a returned buffer may free bytes.
-            self.0.waiting.wake_later(cx);
-            if need.bytes > 0 {
-                self.0.pool.wake_later(cx);
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Suspends the engine until the returned guard is dropped: the engine admits no client's request, so that such
-    /// requests wait. Requests that devices start themselves continue.
-    pub fn suspend(&self) -> Suspended {
-        self.0.slots_left.set(self.0.slots_left.get() - held_slots());
-        Suspended(self.clone())
-    }
-
-    /// Waits until every client's request that the engine has admitted is done.
-    pub async fn drained(&self) {
-        self.0.waiting.until(|| self.in_flight() == 0).await;
-    }
-
     /// Drops the sinks and returns the reserves of all requests in the engine, when the engine will not be driven again.
     /// A sink may hold a handle to the engine, so that engine and sink would keep each other alive for ever. The buffer
     /// pool may serve another engine.
@@ -437,38 +409,6 @@ impl Engine {
 }
 
 impl Inner {
-    /// Whether the request of a client to `portal` that needs `need` may begin now.
-    #[inline]
-    fn may_begin(&self, need: Need, portal: &Portal, share: Option<&Share>) -> bool {
-        let is_idle = self.in_flight.get() == 0;
-        let shares = [Some(portal.share()), share];
-        may_begin(need, self.slots_left.get(), &self.pool, is_idle, shares)
-    }
-
-    /// Sets the reserve of a client's request aside that may begin ([`Inner::may_begin`]).
-    #[inline]
-    fn set_aside(&self, need: Need, portal: &Portal, share: Option<&Share>) {
-        let reserved = need.bytes == 0 || self.pool.reserve(need.bytes);
-        debug_assert!(reserved, "a request begins when its bytes are free");
-        self.slots_left.set(self.slots_left.get() - need.slots);
-        self.in_flight.set(self.in_flight.get() + 1);
-        [Some(portal.share()), share].into_iter().flatten().for_each(|share| share.add(need));
-    }
-
-    /// Returns the reserve of a client's request.
-    #[inline]
-    fn give_back(&self, entry: &Entry, sink: &dyn Sink) {
-        let need = entry.need.get();
-        self.slots_left.set(self.slots_left.get() + need.slots);
-        self.in_flight.set(self.in_flight.get() - 1);
-        let portal = entry.portal.take().expect("a client's request has its portal");
-        let shares = [Some(portal.share()), sink.share()];
-        shares.into_iter().flatten().for_each(|share| share.subtract(need));
-        if need.bytes > 0 {
-            self.pool.unreserve(need.bytes);
-        }
-    }
-
     /// Puts `op` into a free slot, and returns the index and the entry of the slot.
     #[inline(always)]
     fn begin(&self, op: Op) -> (usize, &Entry) {
@@ -502,7 +442,12 @@ impl Inner {
     fn run(&self, index: usize, entry: &Entry, node: &Rc<Node>) -> Poll<Result<()>> {
         let node = match entry.slot.with(|request| descend(entry, request, node)) {
             Way::Device(node) => node,
-            Way::Answered(result) => return Poll::Ready(result),
+            Way::Answered(result) => {
+                if let Err(error) = &result {
+                    self.failures.add_of_hook(entry, error);
+                }
+                return Poll::Ready(result);
+            }
         };
         let (device, future_bytes) = match &node.power {
             Power::Device { device, future_bytes, .. } => (device, *future_bytes),
@@ -532,10 +477,19 @@ impl Inner {
             polled
         };
         match &polled {
-            Poll::Ready(result) => node.counters.end(result.is_ok()),
+            Poll::Ready(result) => self.done(entry, node, result),
             Poll::Pending => entry.node.set(Some(node.clone())),
         }
         polled
+    }
+
+    /// Counts a request that the device of `node` has carried out.
+    #[inline]
+    fn done(&self, entry: &Entry, node: &Node, result: &Result<()>) {
+        node.counters.end(result.is_ok());
+        if let Err(error) = result {
+            self.failures.add_of_device(entry, node, error);
+        }
     }
 
     /// Returns the waker of the slot. The waker is a number and needs no drop.
@@ -557,7 +511,7 @@ impl Inner {
         self.current.set(outer);
         if let Poll::Ready(result) = polled {
             if let Some(node) = entry.node.take() {
-                node.counters.end(result.is_ok());
+                self.done(entry, &node, &result);
             }
             let result = self.ascend(entry, result);
             self.finish(index, entry, result);
@@ -568,6 +522,7 @@ impl Inner {
     /// the request had at its beginning.
     #[inline(always)]
     fn ascend(&self, entry: &Entry, mut result: Result<()>) -> Result<()> {
+        let was_ok = result.is_ok();
         entry.slot.with(|request| {
             if entry.watched.replace(false) {
                 let mut frames = entry.frames.take();
@@ -579,6 +534,9 @@ impl Inner {
             }
             rebase(&mut request.op, entry.start.get());
         });
+        if let (true, Err(error)) = (was_ok, &result) {
+            self.failures.add_of_hook(entry, error);
+        }
         result
     }
 
@@ -629,24 +587,6 @@ impl Inner {
             entry.owner.set(Owner::Abandoned);
         }
     }
-}
-
-/// Guard that prevents clients' requests from beginning in an engine until the guard is dropped.
-pub struct Suspended(Engine);
-
-impl Drop for Suspended {
-    fn drop(&mut self) {
-        let Inner { slots_left, waiting, .. } = &*self.0.0;
-        slots_left.set(slots_left.get() + held_slots());
-        if !seeded::on(Bug::ChangeDropsHeld) {
-            waiting.wake();
-        }
-    }
-}
-
-/// Returns the number that a suspension of the engine subtracts from the free slots.
-fn held_slots() -> i64 {
-    if seeded::on(Bug::ChangeNotHeld) { 0 } else { HELD }
 }
 
 /// The result of leading a request down through hooks and tables.

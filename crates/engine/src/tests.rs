@@ -1,6 +1,8 @@
 use super::*;
 use block::ErrorKind;
-use block::{BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, Port, Push, State, error};
+use block::{
+    BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, OpKind, Port, Push, State, error,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -603,4 +605,41 @@ fn portal_fit_rejects_target_with_smaller_request_limit() {
     }
     portals.retarget(&bench.engine, &to(narrow));
     portals.fit(&bench.engine, &to(wide)).unwrap();
+}
+
+/// A device whose every request fails with the error that the test sets.
+struct Failing {
+    info: Info,
+    error: block::Error,
+}
+
+impl Device for Failing {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, _: &mut Request) -> Result<()> {
+        Err(self.error.clone())
+    }
+}
+
+#[test]
+fn engine_reports_failed_request_once_for_device_of_its_origin() {
+    let bench = Bench::new();
+    let failing = |name: &str, error: block::Error| {
+        let device = Failing { info: Info::disk(4096, 512), error };
+        bench.engine.add_device(name, Rc::new(device), Needs::LEAF, &[]).unwrap()
+    };
+    let disk = failing("disk", error!(Io, "broken").at("disk"));
+    let above = bench.pass(bench.pass(disk));
+    let refusing = failing("refusing", error!(ReadOnly, "refused"));
+    let zeroes = Op::WriteZeroes { range: range(512, 512), unmap: false, fua: false };
+    bench.call(above, zeroes).1.unwrap_err();
+    bench.call(refusing, Op::Flush).1.unwrap_err();
+    bench.call(above, Op::Flush).1.unwrap_err();
+    let (failures, lost) = bench.engine.take_failures();
+    assert_eq!(lost, 0);
+    let seen = failures.iter().map(|one| (one.device.as_str(), one.verb, one.range));
+    let zeroed = ("disk", OpKind::WriteZeroes, Some(range(512, 512)));
+    assert!(seen.eq([zeroed, ("disk", OpKind::Flush, None)]), "{failures:?}");
 }

@@ -58,8 +58,9 @@ pub struct WorkerSpec {
     pub held: Vec<(String, OwnedFd)>,
     /// Function that returns the command for starting a worker.
     pub command: Start,
-    /// Function that is called with each line for the log.
-    pub note: fn(&str),
+    /// Function that is called with the name of the graph and a line about it for the log. The line may begin with a
+    /// level: `warning: `, `error: `.
+    pub note: fn(&str, &str),
     /// Function that runs the program for an event of the graph.
     pub run: Run,
     /// Descriptors in reserve, so that a worker can be started when all others are in use.
@@ -280,7 +281,7 @@ struct Keep {
     ear: NotifySocket,
     held: Held,
     command: Start,
-    note: fn(&str),
+    note: fn(&str, &str),
     events: Events,
     pace: Pace,
     spare: SpareDescriptors,
@@ -374,16 +375,29 @@ impl Keep {
     }
 
     fn note(&self, words: &str) {
-        (self.note)(&format!("{}: {words}", self.name));
+        (self.note)(&self.name, words);
     }
 
+    /// Changes the status of the graph, and writes its new phase to the log.
     fn is_at(&self, phase: Phase, change: impl FnOnce(&mut WorkerStatus)) {
+        let before = self.status.borrow().phase;
         self.status.send_modify(|status| {
             status.phase = phase;
             status.since = SystemTime::now();
             status.held = self.held.len();
             change(status);
         });
+        let pid =
+            self.status.borrow().pid.map_or_else(String::new, |pid| format!(", process {pid}"));
+        match phase {
+            _ if phase == before => {}
+            Phase::Starting => self.note(&format!("starting{pid}")),
+            Phase::Up => self.note(&format!("up{pid}")),
+            Phase::Stopping => self.note("stopping"),
+            Phase::Ended => self.note("stopped"),
+            // The line about the end of the worker says so.
+            Phase::Waiting | Phase::GivenUp => {}
+        }
     }
 
     /// Waits for an order, or until the time of the next automatic start.
@@ -499,7 +513,7 @@ impl Keep {
                             self.end(&worker, &mut life);
                         }
                     }
-                    Err(error) => self.note(&format!("the worker's notify socket: {error}")),
+                    Err(error) => self.note(&format!("warning: the worker's notify socket: {error}")),
                 },
                 order = self.orders.recv() => match order {
                     Some(order) => self.carry_out(order, &worker, &mut life),
@@ -507,7 +521,9 @@ impl Keep {
                 },
                 () = sleep_until(life.until) => {
                     let pid = worker.pid();
-                    self.note(&format!("worker process {pid} missed its deadline, and is killed"));
+                    self.note(&format!(
+                        "warning: worker process {pid} missed its deadline, and is killed"
+                    ));
                     worker.signal(Signal::KILL);
                     life.until += START;
                 }
@@ -677,13 +693,13 @@ impl Keep {
         }
         let age = life.begun.elapsed().as_millis();
         if let Some(before) = life.before {
-            self.note(&format!("the new worker ended after {age} ms: {}", ended.why));
+            self.note(&format!("error: the new worker ended after {age} ms: {}", ended.why));
             answer(others, Err(ended));
             return self.again(before);
         }
         if life.exit == Some(0) {
             self.note(&format!(
-                "the worker was stopped, but not by this daemon, which starts no other worker. \
+                "warning: the worker was stopped, but not by this daemon, which starts no other worker. \
                  Next: cairn apply SPEC; or cairn stop {0}, and cairn import {0}",
                 self.name
             ));
@@ -697,10 +713,14 @@ impl Keep {
         let then = match pause {
             Some(Duration::ZERO) => "starting the next worker".to_owned(),
             Some(pause) => format!("starting the next worker in {} ms", pause.as_millis()),
-            None => "the daemon starts no other worker".to_owned(),
+            None => "given up: the daemon starts no other worker".to_owned(),
         };
-        self.note(&format!("the worker ended after {age} ms: {}; {then}", ended.why));
-        let phase = if pause.is_some() { Phase::Waiting } else { Phase::GivenUp };
+        let (phase, level) = match pause {
+            Some(_) => (Phase::Waiting, "warning"),
+            None => (Phase::GivenUp, "error"),
+        };
+        let why = &ended.why;
+        self.note(&format!("{level}: the worker ended after {age} ms: {why}; {then}"));
         self.is_at(phase, |status| status.failure = Some(ended));
         let until = pause.map(|pause| Instant::now() + pause);
         Next::Rest(Rest { until, ..Rest::default() })

@@ -38,7 +38,7 @@ fn keep(
         place: place.0.clone(),
         held: vec![(held.0.to_owned(), held.1)],
         command: Box::new(command),
-        note: |_| {},
+        note: |_, _| {},
         run: |_| {},
         spare: SpareDescriptors::open(),
     };

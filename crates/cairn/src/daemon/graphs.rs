@@ -124,7 +124,7 @@ impl Graphs {
                     });
                 }
                 Err(failure) => {
-                    note!("{}: {}", entry.name, failure);
+                    log::note_of(&entry.name, &format!("error: {failure}"));
                     self.all().insert(entry.name, Err(failure.into()));
                 }
             }
@@ -138,10 +138,15 @@ impl Graphs {
         let command = move |words: &[String]| command(&file, &seat, words);
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         let (name, place, held) = (name.to_owned(), self.place.clone(), held.unwrap_or_default());
-        let (note, run, command) = (out::note, events::run_noted, Box::new(command));
+        let (note, run, command) = (log::note_of, events::run_noted, Box::new(command));
         let spare = self.spare.clone();
         let charge = WorkerSpec { name, place, held, command, note, run, spare };
         Ok(Kept::begin(charge)?)
+    }
+
+    /// Returns the number of graphs that the daemon keeps.
+    pub fn count(&self) -> usize {
+        self.all().len()
     }
 
     /// Returns the status of the daemon and of its graphs.
@@ -269,7 +274,7 @@ impl Graphs {
             if kept.status().phase == Phase::Up
                 && let Err(ended) = kept.renew().await
             {
-                note!("{name}: the worker is not replaced: {}", ended.why);
+                log::note_of(&name, &format!("warning: the worker is not replaced: {}", ended.why));
             }
         }
     }
@@ -294,7 +299,7 @@ impl Graphs {
                 stopped = stops.join_next() => match stopped {
                     Some(Ok((_, Ok(())))) => {}
                     Some(Ok((name, Err(ended)))) => {
-                        note!("{name}: {}", ended.why);
+                        log::note_of(&name, &format!("error: {}", ended.why));
                         exit = Exit::Unflushed;
                     }
                     Some(Err(_)) => exit = Exit::Unflushed,
@@ -362,7 +367,7 @@ impl Graphs {
                     tokio::spawn(async move { kept.start(Vec::new()).await });
                 }
             }
-            Err(failure) => note!("{name}: {}", failure),
+            Err(failure) => log::note_of(&name, &format!("error: {failure}")),
         }
     }
 
@@ -384,7 +389,7 @@ fn command(file: &Path, seat: &Path, words: &[String]) -> Command {
         Record::read(file).map_or_else(|_| PathBuf::from("/"), |record| record.directory);
     let mut command = Command::new("/proc/self/exe");
     command.arg0(worker::NAME).arg(file).arg("--seat").arg(seat);
-    command.args(["--log", log::form().word()]).args(words);
+    command.args(log::arguments()).args(words);
     // Its control socket has all that its standard output would have.
     command.current_dir(directory).stdout(Stdio::null());
     command.env_remove("WATCHDOG_PID");

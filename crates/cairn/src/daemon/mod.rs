@@ -29,8 +29,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 
 use crate::exit::{Exit, Failure, Result};
-use crate::log::{self, LogForm};
-use crate::out::Form;
+use crate::log::{self, LogArgs};
+use crate::out::{self, Form};
 use crate::place;
 use crate::serve::process;
 
@@ -58,9 +58,8 @@ pub struct DaemonArgs {
     /// Answer GET /metrics at this address of this machine: HOST:PORT, on loopback
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// Form of log lines, also of workers: text, or one JSON object each
-    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
-    log: LogForm,
+    #[command(flatten)]
+    log: LogArgs,
     /// Receive the descriptors held for graphs through standard input
     #[arg(long, hide = true)]
     left_at_stdin: bool,
@@ -77,7 +76,7 @@ enum After {
 impl DaemonArgs {
     /// Runs the daemon until a signal ends it.
     pub fn run(self, _: Form) -> Result {
-        log::begin(self.log, None);
+        log::begin(self.log, false);
         process::raise_limits()?;
         if self.left_at_stdin {
             runtime::inherit_from(std::io::stdin())?;
@@ -119,6 +118,8 @@ impl DaemonArgs {
             tokio::spawn(port.answer(asked::figures(), graphs.clone()));
         }
         watch();
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        note!("the daemon of Cairn {version} starts, process {pid}");
         let beginning = graphs.begin().await;
         let mut begun = tokio::spawn(beginning);
         let mut is_ready = false;
@@ -126,6 +127,7 @@ impl DaemonArgs {
             tokio::select! {
                 _ = &mut begun, if !is_ready => {
                     is_ready = true;
+                    note!("the daemon is ready: {}", out::count(graphs.count() as u64, "graph"));
                     process::notify_manager("READY=1");
                     if self.replace {
                         tokio::spawn(graphs.clone().renew_all());
@@ -137,6 +139,9 @@ impl DaemonArgs {
                 _ = renew.recv() => break After::Anew(graphs.leave_all(true).await?),
             }
         };
+        if let After::End(_) = after {
+            note!("the daemon ends");
+        }
         // Clients that wait for an answer get it.
         drop(close);
         let _ = tokio::time::timeout(LINGER, answers).await;

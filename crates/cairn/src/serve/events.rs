@@ -1,5 +1,7 @@
 //! Events of devices: for clients of the control socket, and for a program that is run for each event.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -7,18 +9,49 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::EventLine;
-use block::{RecordedEvent, What};
+use block::{ErrorKind, Mono, OpKind, RecordedEvent, What};
+use engine::Failure;
 use rustix::process::{Pid, Signal, kill_process_group};
 use supervisor::Event;
 use tokio::sync::oneshot;
 
 use super::{Serving, process};
+use crate::log;
 
 /// Longest run of the program for one event. A longer run is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of the checks whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Shortest time between two events about failures of the same kind in the same device.
+const REPORT: Duration = Duration::from_secs(10);
+
+/// The state of the log of events.
+#[derive(Default)]
+pub struct EventLog {
+    /// Number of the last event in the log.
+    last: Cell<u64>,
+    /// The last reports of failures, by type of event and device.
+    reports: RefCell<BTreeMap<(What, String), Reported>>,
+}
+
+/// The last event about failures of one kind in one device.
+#[derive(Default)]
+struct Reported {
+    at: Option<Mono>,
+    /// Number of such failures since the event.
+    since: u64,
+}
+
+/// Returns the type of the event for a failed request.
+fn what_failed(failure: &Failure) -> What {
+    match (failure.verb, failure.error.kind()) {
+        (OpKind::Flush, _) => What::FlushFailed,
+        (_, ErrorKind::NoSpace) => What::DeviceFull,
+        _ => What::DeviceError,
+    }
+}
 
 fn line(graph: &str, receiver: RecordedEvent) -> EventLine {
     EventLine {
@@ -50,6 +83,69 @@ impl Serving {
     fn lines(&self, told: Vec<RecordedEvent>) -> Vec<EventLine> {
         let graph = &self.live.now().planned.name;
         told.into_iter().map(|told| line(graph, told)).collect()
+    }
+
+    /// Writes each event to the log, and reports failed requests of devices as events.
+    pub fn log_events(self: &Rc<Self>) {
+        let serving = self.clone();
+        self.env.spawn("failures of devices", async move {
+            loop {
+                serving.engine.has_failures().await;
+                serving.report_failures();
+            }
+        });
+        let Some(events) = self.env.events() else { return };
+        let serving = self.clone();
+        self.env.spawn("the log of events", async move {
+            loop {
+                events.next_after(serving.event_log.last.get()).await;
+                serving.log_new_events();
+            }
+        });
+    }
+
+    /// Writes the events to the log that are not in it yet. The end of the server calls this method, because no task
+    /// runs after it.
+    pub fn log_rest(&self) {
+        self.report_failures();
+        self.log_new_events();
+    }
+
+    fn log_new_events(&self) {
+        let last = &self.event_log.last;
+        let events = self.env.events().map(|events| events.after(last.get())).unwrap_or_default();
+        for receiver in events {
+            let lost = receiver.number - last.replace(receiver.number) - 1;
+            if lost > 0 {
+                warn!("{lost} events are lost: they came too fast for the log");
+            }
+            let level = receiver.event.what.level();
+            let graph = self.live.now().planned.name.clone();
+            log::event(&line(&graph, receiver), level);
+        }
+    }
+
+    /// Reports failed requests as events, of one kind and device at most one in [`REPORT`].
+    fn report_failures(&self) {
+        let (failures, _) = self.engine.take_failures();
+        let now = self.env.now();
+        for failure in failures {
+            let what = what_failed(&failure);
+            let mut reports = self.event_log.reports.borrow_mut();
+            let last = reports.entry((what, failure.device.clone())).or_default();
+            if last.at.is_some_and(|at| now.since(at) < REPORT) {
+                last.since += 1;
+                continue;
+            }
+            let since = std::mem::take(&mut last.since);
+            last.at = Some(now);
+            let mut words = failure.error.sentence();
+            if since > 0 {
+                words += &format!("; {since} similar errors since the last report");
+            }
+            let device = failure.device;
+            self.env.emit(block::Event { what, device, member: None, words });
+        }
     }
 
     /// Takes a member out of its mirror when its file is deleted, because the bytes of the file will be lost when

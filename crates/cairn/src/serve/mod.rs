@@ -59,7 +59,7 @@ use crate::attach::{Attachments, Kept};
 use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
-use crate::log::{self, LogForm};
+use crate::log::{self, LogArgs};
 use crate::out::{self, Form};
 use crate::place;
 use crate::registry::REGISTRY;
@@ -122,9 +122,8 @@ pub struct ServeOptions {
     /// Longest wait, at the end, for begun requests and for flushes
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     stop_timeout: Duration,
-    /// Form of log lines: text, or one JSON object each
-    #[arg(long, value_name = "FORM", value_enum, default_value_t)]
-    log: LogForm,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// A graph with its spec and plan, before its disks are opened.
@@ -141,6 +140,7 @@ struct Prepared {
 pub struct Serving {
     env: Env,
     engine: Engine,
+    event_log: events::EventLog,
     live: RunningGraph,
     /// The exports of the graph.
     exports: Rc<ExportList>,
@@ -185,6 +185,7 @@ impl Serving {
         Ok(Self {
             env: env.clone(),
             engine: engine.clone(),
+            event_log: events::EventLog::default(),
             live,
             exports,
             server,
@@ -350,7 +351,7 @@ impl ServeOptions {
 
     /// Serves the graph of `source`, until a signal ends the process, or until the command of `--run` ends.
     pub fn serve(self, source: Source, wipe: &[String], form: Form) -> Result {
-        log::begin(self.log, None);
+        log::begin(self.log, false);
         let core = Core::new(Config { note: out::note, ..Config::default() })?;
         process::watch(&core.env());
         self.serve_on(core, None, source, wipe, form)
@@ -376,11 +377,12 @@ impl ServeOptions {
             out::print(&labels::previews(&probe))?;
             return labels::judged(&probe.foreseen(&planned));
         }
+        log::set_graph(&planned.name);
+        // A daemon logs the stages of its workers itself.
+        let stages = kept.is_none();
         let pidfile = self.pidfile.as_deref().map(PidFile::claim).transpose()?;
         process::raise_limits()?;
-        if !core.engine_words().is_empty() {
-            note!("note: {}", core.engine_words());
-        }
+        log::debug(core.engine_words());
         // Signals are blocked before any thread is started, because threads inherit the mask.
         let (signals, record) = match kept {
             Some((signals, record)) => (signals, Some(record)),
@@ -389,6 +391,7 @@ impl ServeOptions {
         };
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, probe))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
+        serving.log_events();
         serving.notify_program();
         serving.take_out_deleted();
         let goes_on = serving.goes_on();
@@ -404,7 +407,15 @@ impl ServeOptions {
         }
         serving.follow_moves();
         process::notify_manager("READY=1");
+        if stages {
+            let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+            log::stage(&format!("up, Cairn {version}, process {pid}"));
+        }
         let ended = self.until_end(&core, &serving, signals, form)?;
+        serving.log_rest();
+        if stages {
+            ended.words().into_iter().for_each(log::stage);
+        }
         drop((control, pidfile));
         ended.finish(core)
     }

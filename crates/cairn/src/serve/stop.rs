@@ -28,6 +28,15 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// Returns the result as a line for the log; `None` if the error of the process says more.
+    pub fn words(&self) -> Option<&'static str> {
+        match self {
+            Self::Flushed(_) => Some("stopped, all writes are flushed"),
+            Self::Unflushed(_) => None,
+            Self::HandedOver => Some("handed over to another process"),
+        }
+    }
+
     /// Closes the core, and returns the result of the process.
     pub fn finish(self, core: Core) -> Result {
         match self {

@@ -19,7 +19,7 @@ use super::stop::Ended;
 use super::{ServeOptions, Serving, process};
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
-use crate::log::{self, LogForm};
+use crate::log::{self, LogArgs};
 use crate::out::{self, Form};
 use crate::registry::REGISTRY;
 use crate::source::Source;
@@ -67,9 +67,8 @@ struct WorkerArgs {
     /// A key that can be read only once: GRAPH/DEVICE=FILE
     #[arg(long)]
     key: Vec<String>,
-    /// Form of log lines
-    #[arg(long, value_enum, default_value_t)]
-    log: LogForm,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// Whether `name`, the program name of this process, is that of a worker.
@@ -82,7 +81,10 @@ pub fn main() -> ExitCode {
     process::take_name();
     let args = WorkerArgs::parse();
     let graph = args.file.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
-    log::begin(args.log, graph.as_deref());
+    log::begin(args.log, true);
+    if let Some(graph) = graph {
+        log::set_graph(&graph);
+    }
     let ended = args.run();
     let failure = ended.map_or_else(|failure| failure, Failure::printed);
     let (code, lasts, why) = (failure.code, failure.lasts, failure.to_string());
@@ -141,7 +143,6 @@ pub fn options(kept: &supervisor::Options) -> ServeOptions {
         listen,
         insecure,
         stop_timeout: STOP,
-        log: log::form(),
         ..ServeOptions::default()
     }
 }
@@ -176,7 +177,7 @@ impl OnFile {
         let look = |spec: &Spec| core.block_on(look(core, spec, options, wipe));
         let (now, then) = (look(&spec), look(&next_spec));
         if then > now {
-            note!("{name}: the previous worker completed a change before it ended");
+            note!("the previous worker completed a change before it ended");
             let record = self.record();
             self.write(Record { source: next, next: None, ..record })?;
             return Ok(next_spec);
