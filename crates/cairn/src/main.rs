@@ -16,6 +16,7 @@ mod certificates;
 mod daemon;
 mod draw;
 mod labels;
+mod man;
 mod names;
 mod out;
 mod place;
@@ -29,8 +30,6 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::Args;
 use exit::Result;
 
@@ -42,13 +41,27 @@ fn main() -> ExitCode {
         return serve::worker::main();
     }
     runtime::inherit();
-    match said().and_then(|()| Args::parse().run()) {
-        Ok(exit) => ExitCode::from(exit.code()),
+    if let Err(failure) = said() {
+        return ExitCode::from(code(Err(failure)));
+    }
+    let (args, verb) = Args::read();
+    let code = code(args.run());
+    debug_assert!(
+        verb.as_ref().is_none_or(|verb| man::has_exit(verb, code)),
+        "the manual page of {verb:?} does not list the exit code {code}"
+    );
+    ExitCode::from(code)
+}
+
+/// Returns the exit code of a verb. Prints the message of its failure.
+fn code(ended: Result) -> u8 {
+    match ended {
+        Ok(exit) => exit.code(),
         Err(failure) => {
             if !failure.causes.is_empty() {
                 note!("error: {}", failure);
             }
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }

@@ -196,7 +196,7 @@ fn completions_and_man_cover_commands() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(dir.text(&["completions", shell]).contains("locate"), "{shell}");
     }
-    assert!(dir.text(&["man"]).contains(".TH cairn 1"));
+    assert!(dir.text(&["man"]).contains(".TH CAIRN 1"));
     assert_eq!(dir.text(&["man", "pages"]), "");
     let page = std::fs::read_to_string(dir.path("pages/cairn-device-fail.1")).unwrap();
     assert!(page.contains("\\-\\-yes"), "{page}");
