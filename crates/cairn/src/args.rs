@@ -79,7 +79,7 @@ enum Verb {
     Kinds(kinds::KindsArgs),
     /// Measure NBD exports of any server under the same load
     Bench(bench::BenchArgs),
-    /// Print completions for a shell
+    /// Print the script that completes words of this program in a shell
     Completions(completions::CompletionsArgs),
     /// Print a manual page, or write all pages
     Man(man::ManArgs),
@@ -134,7 +134,7 @@ impl Args {
             Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),
-            Verb::Completions(args) => args.run(Self::command()),
+            Verb::Completions(args) => args.run(),
             Verb::Man(args) => args.run(Self::command()),
         }
     }

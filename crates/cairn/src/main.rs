@@ -13,6 +13,7 @@ mod log;
 mod args;
 mod attach;
 mod certificates;
+mod complete;
 mod daemon;
 mod draw;
 mod labels;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().next().is_some_and(|name| serve::worker::is_meant(&name)) {
         return serve::worker::main();
+    }
+    if complete::is_answered() {
+        return ExitCode::SUCCESS;
     }
     runtime::inherit();
     if let Err(failure) = said() {

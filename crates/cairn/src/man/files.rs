@@ -3,41 +3,52 @@
 /// A file, and its purpose in Markdown.
 pub type File = (&'static str, &'static str);
 
+/// A spec, in any directory.
 pub const SPEC: File = ("NAME.toml", "A spec: `cairn-spec`(5).");
 
+/// The directory of all sockets.
 pub const RUNTIME: File = (
     "$XDG_RUNTIME_DIR/cairn, /run/cairn, /tmp/cairn-UID",
     "The runtime directory, below RUNTIME: the first if XDG_RUNTIME_DIR is a directory of this user, else the second \
      for root and the third for others. It has mode 0700. An existing directory that other users could write is refused.",
 );
 
+/// The default socket for NBD clients.
 pub const SOCKET: File =
     ("RUNTIME/NAME.sock", "The socket for NBD clients of a graph whose spec has no address.");
 
+/// The socket for commands to a graph.
 pub const CONTROL: File = (
     "RUNTIME/control/NAME-PID.sock",
     "The control socket of a running graph, of mode 0600. Commands find running graphs by these sockets.",
 );
 
+/// The socket for commands to a daemon.
 pub const DAEMON: File = ("RUNTIME/daemon.sock", "The control socket of a daemon.");
 
+/// The directory that a daemon shares with its workers.
 pub const KEEPER: File =
     ("RUNTIME/keeper/", "Sockets and lock files between a daemon and its workers.");
 
+/// The directory of local state.
 pub const STATE: File = (
     "/var/lib/cairn, $XDG_STATE_HOME/cairn, ~/.local/state/cairn",
     "The state directory of a daemon, with a record of each graph that it keeps: the first for root, else the second or \
      the third. `--state` chooses another.",
 );
 
+/// The device of an attached export.
 pub const DEVICE: File = ("/dev/cairn/NAME", "The block device of an attached export.");
 
+/// The parts of attached devices.
 pub const ATTACH: File =
     ("/run/cairn/attach/", "Mount points and sockets of attached devices, for root only.");
 
+/// The devices of the kernel for attached exports.
 pub const FUSE: File =
     ("/dev/fuse, /dev/loop-control", "Needed to attach an export with `--by fuse`.");
 
+/// The file of a secret from systemd.
 pub const CREDENTIAL: File = (
     "$CREDENTIALS_DIRECTORY/NAME",
     "The secret of a key with the source `credential:NAME`. systemd sets the directory.",
@@ -75,6 +86,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "uri, unixsocket, size",
         "Set for the command of `serve --run`: facts about the first export.",
     ),
+    (
+        "CAIRN_COMPLETE",
+        "The shell for which the program prints completions, instead of running a verb. The scripts of \
+         `cairn completions` set it.",
+    ),
 ];
 
 #[cfg(test)]
@@ -110,10 +126,11 @@ mod tests {
         let sources = [
             include_str!("../place.rs"),
             include_str!("../serve/process.rs"),
+            include_str!("../complete/mod.rs"),
             include_str!("../serve/command.rs"),
         ];
         let listed: Vec<_> = VARIABLES.iter().flat_map(|(names, _)| names.split(", ")).collect();
-        for name in ["var_os(\"", "absolute(\"", "variable(\"", ".env(\""] {
+        for name in ["var_os(\"", "absolute(\"", "variable(\"", "VARIABLE: &str = \"", ".env(\""] {
             for source in sources {
                 for found in source.split(name).skip(1) {
                     let variable = found.split('"').next().unwrap();

@@ -57,8 +57,7 @@ pub fn pages(command: Command) -> Vec<Page> {
     pages
 }
 
-/// Returns the names of all pages.
-#[cfg(test)]
+/// Returns the names of all pages, for a completion of the command line.
 pub fn names() -> Vec<String> {
     let verbs = VERBS.iter().map(|page| format!("{}.1", page_of(page.verb)));
     ["cairn.1".to_owned()].into_iter().chain(verbs).chain([SPEC_PAGE.to_owned()]).collect()

@@ -1,8 +1,9 @@
-//! `cairn completions`: shell completions, made from the definition of the command line.
+//! `cairn completions`: the scripts for completion in shells.
 
-use clap::{Args, Command};
+use clap::Args;
 use clap_complete::Shell;
 
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::out;
 
@@ -14,11 +15,9 @@ pub struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    /// Prints the completions for the shell.
-    pub fn run(self, mut command: Command) -> Result {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command, "cairn", &mut script);
-        out::print(&String::from_utf8_lossy(&script))?;
+    /// Prints the script that completes words of this program in the shell.
+    pub fn run(self) -> Result {
+        out::print_raw(&complete::script(self.shell))?;
         Ok(Exit::Ok)
     }
 }

@@ -13,6 +13,7 @@ use block::units::parse_size;
 use clap::{Args, Subcommand};
 
 use super::{confirm, progress};
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names::{self, Path};
 use crate::out::Form;
@@ -50,7 +51,7 @@ enum Verb {
     /// Read and compare all copies of a device, and repair differences
     Scrub {
         /// The device, or the graph if only one device in it has copies
-        #[arg(value_name = "DEVICE|GRAPH")]
+        #[arg(value_name = "DEVICE|GRAPH", add = complete::scrubbed())]
         of: String,
         /// Stop the running scrub
         #[arg(long)]
@@ -70,6 +71,7 @@ enum Verb {
     /// Let the graph use all of a disk that has grown, or extend its file first
     Resize {
         /// The disk, by its name in the spec; `disk` for a served file or device without a spec
+        #[arg(add = complete::disk())]
         disk: String,
         /// New size of the file of the disk: 20GiB; by default the present size of the disk
         #[arg(value_parser = size)]
@@ -99,7 +101,7 @@ struct DiskArgs {
 #[derive(Args)]
 struct Target {
     /// The member, after its device or its graph
-    #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER")]
+    #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER", add = complete::member())]
     member: Name,
     /// Show the steps without doing anything
     #[arg(long)]

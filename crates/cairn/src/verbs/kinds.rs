@@ -5,6 +5,7 @@ use clap::Args;
 use kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
 use serde::Serialize;
 
+use crate::complete;
 use crate::exit::Result;
 use crate::out::{Form, columns};
 use crate::registry::REGISTRY;
@@ -13,6 +14,7 @@ use crate::registry::REGISTRY;
 #[derive(Args)]
 pub struct KindsArgs {
     /// Show the manual of this kind; by default all kinds are listed
+    #[arg(add = complete::kind())]
     kind: Option<String>,
 }
 

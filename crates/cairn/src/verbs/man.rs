@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Command};
 
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::man::{self, Page};
 use crate::out;
@@ -15,7 +16,7 @@ pub struct ManArgs {
     #[arg(conflicts_with = "page")]
     dir: Option<PathBuf>,
     /// Print this page: cairn-serve.1, cairn-spec.5; the section may be left out
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = complete::page())]
     page: Option<String>,
 }
 
