@@ -1,6 +1,6 @@
 //! The command line: its verbs, and the code that each verb runs.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::daemon::DaemonArgs;
 use crate::exit::Result;
@@ -9,12 +9,12 @@ use crate::running::At;
 use crate::serve::ServeArgs;
 use crate::verbs::{
     apply, attach, bench, check, completions, create, device, events, graph, import, info, job,
-    key, kinds, locate, ls, repair, show, status, stop, top, undo, validate, wipe,
+    key, kinds, locate, ls, man, repair, show, status, stop, top, undo, validate, wipe,
 };
 
 /// Composable block storage in user space.
 #[derive(Parser)]
-#[command(name = "cairn", version, disable_help_subcommand = true)]
+#[command(name = "cairn", version)]
 pub struct Args {
     /// Form of printed results
     #[arg(short = 'o', long = "output", value_enum, default_value_t, global = true)]
@@ -79,13 +79,30 @@ enum Verb {
     Kinds(kinds::KindsArgs),
     /// Measure NBD exports of any server under the same load
     Bench(bench::BenchArgs),
-    /// Print completions for a shell
+    /// Print the script that completes words of this program in a shell
     Completions(completions::CompletionsArgs),
-    /// Print the manual page, or write one for every verb
-    Man(completions::ManArgs),
+    /// Print a manual page, or write all pages
+    Man(man::ManArgs),
 }
 
 impl Args {
+    /// Parses the command line of this process. Also returns the words of its verb: `device fail`; `None` if the
+    /// process runs a shell command, because it ends with the status of that command. Ends the process after a request
+    /// for help, or if the command line is wrong.
+    pub fn read() -> (Self, Option<String>) {
+        let mut command = Self::command();
+        let matches = command.get_matches_mut();
+        let args = Self::from_arg_matches(&matches);
+        let args = args.unwrap_or_else(|error| error.format(&mut command).exit());
+        let (mut words, mut level) = (Vec::new(), &matches);
+        while let Some((word, below)) = level.subcommand() {
+            words.push(word);
+            level = below;
+        }
+        let runs_command = level.try_contains_id("run").unwrap_or(false);
+        (args, (!runs_command).then(|| words.join(" ")))
+    }
+
     /// Runs the verb of the command line.
     pub fn run(self) -> Result {
         let form = self.form;
@@ -117,7 +134,7 @@ impl Args {
             Verb::Wipe(args) => args.run(form),
             Verb::Kinds(args) => args.run(form),
             Verb::Bench(args) => args.run(form),
-            Verb::Completions(args) => args.run(Self::command()),
+            Verb::Completions(args) => args.run(),
             Verb::Man(args) => args.run(Self::command()),
         }
     }

@@ -13,9 +13,11 @@ mod log;
 mod args;
 mod attach;
 mod certificates;
+mod complete;
 mod daemon;
 mod draw;
 mod labels;
+mod man;
 mod names;
 mod out;
 mod place;
@@ -29,8 +31,6 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::Args;
 use exit::Result;
 
@@ -41,14 +41,31 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| serve::worker::is_meant(&name)) {
         return serve::worker::main();
     }
+    if complete::is_answered() {
+        return ExitCode::SUCCESS;
+    }
     runtime::inherit();
-    match said().and_then(|()| Args::parse().run()) {
-        Ok(exit) => ExitCode::from(exit.code()),
+    if let Err(failure) = said() {
+        return ExitCode::from(code(Err(failure)));
+    }
+    let (args, verb) = Args::read();
+    let code = code(args.run());
+    debug_assert!(
+        verb.as_ref().is_none_or(|verb| man::has_exit(verb, code)),
+        "the manual page of {verb:?} does not list the exit code {code}"
+    );
+    ExitCode::from(code)
+}
+
+/// Returns the exit code of a verb. Prints the message of its failure.
+fn code(ended: Result) -> u8 {
+    match ended {
+        Ok(exit) => exit.code(),
         Err(failure) => {
             if !failure.causes.is_empty() {
                 note!("error: {}", failure);
             }
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }

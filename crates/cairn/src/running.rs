@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use api::{Client, Problem, routes};
 use clap::Args;
 
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::names::{self, Path as Names, Unresolved};
 use crate::place;
@@ -16,7 +17,7 @@ type Resolve = fn(&str, Vec<(Names, (Client, String))>) -> Result<(Client, Strin
 #[derive(Args, Default)]
 pub struct At {
     /// The graph, or its control socket, if more than one is running
-    #[arg(long, value_name = "GRAPH|SOCKET")]
+    #[arg(long, value_name = "GRAPH|SOCKET", add = complete::graph_or_socket())]
     at: Option<PathBuf>,
 }
 
@@ -195,12 +196,6 @@ pub fn is_called(client: &Client, name: &str) -> bool {
 /// # Errors
 /// `Denied` if other users could have created sockets in the directory.
 pub fn running() -> Result<Vec<Client>> {
-    let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
-    place::check(&place::directory())?;
-    place::check(&place::control())?;
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| api::is_heard(path));
-    paths.sort();
     let lives = |path: PathBuf| {
         let client = Client::new(path);
         match client.connect() {
@@ -214,7 +209,21 @@ pub fn running() -> Result<Vec<Client>> {
             }
         }
     };
-    Ok(paths.into_iter().filter_map(lives).collect())
+    Ok(sockets()?.into_iter().filter_map(lives).collect())
+}
+
+/// Returns the paths of the control sockets of graphs, sorted. The server of a socket may have ended.
+///
+/// # Errors
+/// `Denied` if other users could have created sockets in the directory.
+pub fn sockets() -> Result<Vec<PathBuf>> {
+    let Ok(entries) = std::fs::read_dir(place::control()) else { return Ok(Vec::new()) };
+    place::check(&place::directory())?;
+    place::check(&place::control())?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| api::is_heard(path));
+    paths.sort();
+    Ok(paths)
 }
 
 /// Returns a client of this user's daemon, if its control socket accepts connections.

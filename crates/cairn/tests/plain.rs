@@ -191,18 +191,6 @@ fn kinds_command_lists_kinds_and_shows_manual() {
 }
 
 #[test]
-fn completions_and_man_cover_commands() {
-    let dir = Dir::new();
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(dir.text(&["completions", shell]).contains("locate"), "{shell}");
-    }
-    assert!(dir.text(&["man"]).contains(".TH cairn 1"));
-    assert_eq!(dir.text(&["man", "pages"]), "");
-    let page = std::fs::read_to_string(dir.path("pages/cairn-device-fail.1")).unwrap();
-    assert!(page.contains("\\-\\-yes"), "{page}");
-}
-
-#[test]
 fn command_reports_full_stdout_but_not_closed_pipe() {
     let dir = Dir::new();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -12,6 +12,7 @@ use graph::spec::Spec;
 use kind::ValueType;
 
 use super::key::Lent;
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
 use crate::place;
@@ -24,6 +25,7 @@ use crate::source::{Source, read_text};
 #[derive(Args)]
 pub struct ApplyArgs {
     /// The spec; the running graph of that name is changed to match it
+    #[arg(add = complete::spec())]
     spec: PathBuf,
     /// Label a disk even if it is not empty: its content is lost
     #[arg(long, value_name = "DISK")]
@@ -76,6 +78,7 @@ fn speed(text: &str) -> Result<u64, String> {
 #[derive(Args)]
 pub struct DiffArgs {
     /// The spec to compare with the running graph
+    #[arg(add = complete::spec())]
     spec: PathBuf,
     /// Show the changes of apply --move
     #[arg(long = "move")]

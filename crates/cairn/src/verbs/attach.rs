@@ -5,6 +5,7 @@ use attach::{Claim, Name};
 use clap::Args;
 
 use crate::attach::{must_be_root, print};
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::{self, Form};
 use crate::running::At;
@@ -14,14 +15,14 @@ use crate::serve::attach_uri;
 #[derive(Args)]
 pub struct AttachArgs {
     /// An export of a running graph, or the NBD URI of an export of any server
-    #[arg(value_name = "EXPORT|URI")]
+    #[arg(value_name = "EXPORT|URI", add = complete::export())]
     export: String,
     /// The name of the device in /dev/cairn; by default the name of the export
     #[arg(long)]
     name: Option<String>,
     /// Means: fuse (a FUSE mount and a loop device), or nbd (the kernel's own NBD client); by default fuse
     /// if /dev/fuse exists
-    #[arg(long, value_name = "fuse|nbd", value_parser = means)]
+    #[arg(long, value_name = "fuse|nbd", value_parser = means, add = complete::means())]
     by: Option<Means>,
     /// Show the steps without doing anything
     #[arg(long)]
@@ -42,6 +43,7 @@ fn means(text: &str) -> std::result::Result<Means, String> {
 #[derive(Args)]
 pub struct DetachArgs {
     /// The name of the device in /dev/cairn
+    #[arg(add = complete::attached())]
     name: String,
     /// Show the steps without doing anything
     #[arg(long)]

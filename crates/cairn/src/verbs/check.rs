@@ -8,6 +8,7 @@ use doctor::Found;
 use doctor::scan::Skipped;
 
 use super::{core, undo};
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::labels;
 use crate::out::{Form, count, title};
@@ -19,6 +20,7 @@ use crate::source::{is_spec, read_spec};
 #[derive(Args)]
 pub struct CheckArgs {
     /// A graph, by its name or its spec; by default all running graphs and all found on disks
+    #[arg(add = complete::graph_or_spec())]
     graph: Option<PathBuf>,
     /// Search the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 
 use super::scrub::ScrubArgs;
 use super::{confirm, progress};
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names::{self, Path};
 use crate::out::Form;
@@ -59,6 +60,7 @@ enum Verb {
     /// Let the graph use all of a disk that has grown, or extend its file first
     Resize {
         /// The disk, by its name in the spec; `disk` for a served file or device without a spec
+        #[arg(add = complete::disk())]
         disk: String,
         /// New size of the file of the disk: 20GiB; by default the present size of the disk
         #[arg(value_parser = size)]
@@ -88,7 +90,7 @@ struct DiskArgs {
 #[derive(Args)]
 struct Target {
     /// The member, after its device or its graph
-    #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER")]
+    #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER", add = complete::member())]
     member: Name,
     /// Show the steps without doing anything
     #[arg(long)]

@@ -6,6 +6,7 @@ use api::routes;
 use clap::Args;
 
 use super::plan;
+use crate::complete;
 use crate::draw;
 use crate::exit::Result;
 use crate::out::Form;
@@ -16,7 +17,7 @@ use crate::view;
 #[derive(Args)]
 pub struct GraphArgs {
     /// The spec to draw; by default the running graphs
-    #[arg(conflicts_with = "at")]
+    #[arg(conflicts_with = "at", add = complete::spec())]
     spec: Option<PathBuf>,
     /// Draw an SVG image
     #[arg(long, conflicts_with = "dot")]

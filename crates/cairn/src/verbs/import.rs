@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::key::Lent;
 use super::{apply, core};
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::names;
@@ -30,7 +31,7 @@ pub struct ImportArgs {
     /// The graph to serve, by its name or its uuid; by default all found graphs are listed
     graph: Option<String>,
     /// Source of the key of a device: file:PATH, fd:NUMBER, credential:NAME; by default you are asked
-    #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
+    #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair, add = complete::key_source_of_device())]
     key: Vec<(String, String)>,
     /// An option of a device that labels do not hold, such as the file of a trace
     #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::progress;
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::Form;
@@ -31,6 +32,7 @@ enum Verb {
     /// Watch a job until it ends; it continues after Ctrl-C
     Watch {
         /// The job, by its number or its device
+        #[arg(add = complete::job())]
         job: String,
         #[command(flatten)]
         at: At,
@@ -46,6 +48,7 @@ enum Verb {
 #[derive(Args)]
 struct CommandArgs {
     /// The job, by its number or its device
+    #[arg(add = complete::job())]
     job: String,
     /// Show the job without changing it
     #[arg(long)]

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::device::nodes;
 use super::{confirm, core};
+use crate::complete;
 use crate::exit::{Failure, Result};
 use crate::names;
 use crate::out::{Form, columns};
@@ -73,10 +74,10 @@ enum Verb {
 #[derive(Args)]
 struct Keys {
     /// Source of a passphrase that opens the device: file:PATH, fd:N, credential:NAME or ask
-    #[arg(long, value_name = "SOURCE", default_value = "ask")]
+    #[arg(long, value_name = "SOURCE", default_value = "ask", add = complete::key_source())]
     key: String,
     /// Source of the new passphrase
-    #[arg(long, value_name = "SOURCE", default_value = "ask")]
+    #[arg(long, value_name = "SOURCE", default_value = "ask", add = complete::key_source())]
     new_key: String,
 }
 
@@ -88,7 +89,7 @@ fn source(option: &str, text: &str) -> Result<KeySource> {
 #[derive(Args)]
 struct Target {
     /// The device, after its graph if more than one runs
-    #[arg(value_name = "DEVICE|GRAPH/DEVICE")]
+    #[arg(value_name = "DEVICE|GRAPH/DEVICE", add = complete::encrypted())]
     device: String,
     #[command(flatten)]
     at: At,

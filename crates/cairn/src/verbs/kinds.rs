@@ -5,6 +5,7 @@ use clap::Args;
 use kind::{Kind, Lowers, OptionSpec, Scope, ValueType};
 use serde::Serialize;
 
+use crate::complete;
 use crate::exit::Result;
 use crate::out::{Form, columns};
 use crate::registry::REGISTRY;
@@ -13,6 +14,7 @@ use crate::registry::REGISTRY;
 #[derive(Args)]
 pub struct KindsArgs {
     /// Show the manual of this kind; by default all kinds are listed
+    #[arg(add = complete::kind())]
     kind: Option<String>,
 }
 
@@ -78,11 +80,7 @@ fn view(kind: &Kind) -> KindView {
     KindView {
         name: kind.name,
         summary: kind.summary,
-        stands_on: match kind.lowers {
-            Lowers::None => "a disk".to_owned(),
-            Lowers::One => "on one device".to_owned(),
-            Lowers::Many(least, most) => format!("on {least} to {most} devices"),
-        },
+        stands_on: lowers_words(kind.lowers),
         options: kind.options.iter().map(option).collect(),
         commands: kind
             .verbs
@@ -93,8 +91,20 @@ fn view(kind: &Kind) -> KindView {
     }
 }
 
-fn option(option: &OptionSpec) -> OptionView {
-    let value = match option.value {
+/// Returns the number of lowers of a kind in words.
+pub fn lowers_words(lowers: Lowers) -> String {
+    match lowers {
+        Lowers::None => "a disk".to_owned(),
+        Lowers::One => "on one device".to_owned(),
+        Lowers::Many(least, most) => format!("on {least} to {most} devices"),
+    }
+}
+
+/// Returns the type of a value in a spec in words, with its limits.
+pub fn value_words(value: ValueType) -> String {
+    match value {
+        ValueType::Size(0, u64::MAX) => "size".to_owned(),
+        ValueType::Size(least, u64::MAX) => format!("size, at least {}", write_size(least)),
         ValueType::Size(least, most) => {
             format!("size, {} to {}", write_size(least), write_size(most))
         }
@@ -109,7 +119,11 @@ fn option(option: &OptionSpec) -> OptionView {
         ValueType::Path => "path".to_owned(),
         ValueType::Member => "name of a member".to_owned(),
         ValueType::Table(keys) => format!("table of {}", keys.join(", ")),
-    };
+    }
+}
+
+fn option(option: &OptionSpec) -> OptionView {
+    let value = value_words(option.value);
     let scope = match option.scope {
         Scope::Graph => "graph",
         Scope::Local => "local",

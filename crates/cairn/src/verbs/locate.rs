@@ -4,6 +4,7 @@ use api::{Byte, LocateStep, routes};
 use block::units::parse_size;
 use clap::Args;
 
+use crate::complete;
 use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
@@ -12,6 +13,7 @@ use crate::running::At;
 #[derive(Args)]
 pub struct LocateArgs {
     /// The export
+    #[arg(add = complete::export())]
     export: String,
     /// The byte: 4096, 5GiB
     #[arg(value_parser = parse_size)]

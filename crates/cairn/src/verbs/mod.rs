@@ -16,6 +16,7 @@ pub mod key;
 pub mod kinds;
 pub mod locate;
 pub mod ls;
+pub mod man;
 mod progress;
 pub mod repair;
 pub mod scrub;

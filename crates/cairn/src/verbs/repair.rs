@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::check::{exit, look, text};
 use super::import::pair;
 use super::{confirm, core};
+use crate::complete;
 use crate::exit::Result;
 use crate::labels;
 use crate::out::Form;
@@ -20,6 +21,7 @@ use crate::source::{is_spec, read_spec};
 #[derive(Args)]
 pub struct RepairArgs {
     /// A graph, by its name or its spec; by default all running graphs and all found on disks
+    #[arg(add = complete::graph_or_spec())]
     graph: Option<PathBuf>,
     /// Search the files of this directory, besides block devices
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::device::{LOOK, devices, find};
 use super::progress;
+use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::{self, Form, count};
@@ -18,7 +19,7 @@ use crate::running::At;
 #[derive(Args)]
 pub struct ScrubArgs {
     /// The device, or the graph if only one device in it has copies
-    #[arg(value_name = "DEVICE|GRAPH")]
+    #[arg(value_name = "DEVICE|GRAPH", add = complete::scrubbed())]
     of: String,
     /// Make copies alike where they differ: by majority, or with the bytes of the member of --trust
     #[arg(long, conflicts_with = "stop")]

@@ -6,6 +6,7 @@ use api::routes;
 use clap::Args;
 
 use super::plan;
+use crate::complete;
 use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
@@ -15,7 +16,7 @@ use crate::view;
 #[derive(Args)]
 pub struct ShowArgs {
     /// The spec to show as planned; by default the running graphs
-    #[arg(conflicts_with = "at")]
+    #[arg(conflicts_with = "at", add = complete::spec())]
     spec: Option<PathBuf>,
     #[command(flatten)]
     at: At,

@@ -7,6 +7,7 @@ use clap::Args;
 use supervisor::{LockHolder, Record, WorkerLock};
 
 use super::confirm;
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
 use crate::out::{Form, count};
@@ -19,6 +20,7 @@ use crate::serve::worker;
 #[derive(Args)]
 pub struct StopArgs {
     /// The graph
+    #[arg(add = complete::kept_graph())]
     name: String,
     /// Do not ask for confirmation if the graph has clients
     #[arg(long)]

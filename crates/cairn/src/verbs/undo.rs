@@ -12,6 +12,7 @@ use doctor::scan::{self, said_place};
 use super::apply::Moving;
 use super::core;
 use super::import::{keys, options, pair};
+use crate::complete;
 use crate::exit::Result;
 use crate::labels;
 use crate::out::{self, Form};
@@ -23,7 +24,7 @@ use crate::source::{is_spec, read_spec};
 #[derive(Args)]
 pub struct UndoArgs {
     /// The graph, if more than one is running: its name, or its spec
-    #[arg(conflicts_with = "at")]
+    #[arg(conflicts_with = "at", add = complete::graph_or_spec())]
     graph: Option<PathBuf>,
     /// List earlier specs of the graph, and change nothing
     #[arg(long)]
@@ -35,7 +36,7 @@ pub struct UndoArgs {
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
     /// Source of the key of a device that the graph no longer has: file:PATH, credential:NAME
-    #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair)]
+    #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair, add = complete::key_source_of_device())]
     key: Vec<(String, String)>,
     /// An option that labels do not hold, of a device that the graph no longer has, such as the file of a trace
     #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]

@@ -9,6 +9,7 @@ use graph::spec::{Fault, Spec};
 use serde::Serialize;
 
 use super::{core, planned};
+use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::{self, Form};
@@ -19,6 +20,7 @@ use crate::view;
 #[derive(Args)]
 pub struct ValidateArgs {
     /// The spec
+    #[arg(add = complete::spec())]
     spec: PathBuf,
 }
 

@@ -199,8 +199,8 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     let output = Command::new(name).args(args).current_dir(&dir.0).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
         panic!(
-            "{name}: {error}. These tests need qemu-io, qemu-img, nbdinfo, fio and gcore: install \
-                the packages qemu-utils, libnbd-bin, fio and gdb"
+            "{name}: {error}. These tests need programs of other projects: YES=1 tools/setup test \
+                installs them"
         )
     });
     Ran::of(&output)

@@ -5,22 +5,23 @@ use std::collections::BTreeMap;
 use kind::{Kind, Lowers, OptionSpec, Registry, Scope, Value, ValueType};
 
 use super::fault::Log;
+use super::keys::{DEVICE, EXPORT};
 use super::near;
 use super::parse::{Entry, Section, Spec, unknown_key};
 use super::tree::{Field, Item, Raw, Word};
 use super::value::{self, setting};
 
-const READ_ONLY: OptionSpec =
+pub(super) const READ_ONLY: OptionSpec =
     OptionSpec { scope: Scope::Graph, ..setting("read_only", ValueType::Switch, "refuse writes") };
 
-const ATTACH: OptionSpec =
+pub(super) const ATTACH: OptionSpec =
     setting("attach", ValueType::Switch, "attach the export as a block device of this machine");
 
 /// Options of an export in a spec, except `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
 /// The option `label`, which every disk has.
-const LABEL: OptionSpec = setting(
+pub(super) const LABEL: OptionSpec = setting(
     "label",
     ValueType::Switch,
     "keep a label in the disk's first and last MiB; the data are between",
@@ -158,7 +159,8 @@ impl<'s> Draft<'s> {
         self.kind = self.find_kind(registry, log);
         let known = self.stand(names, log);
         let arity = known && self.check_count(log);
-        let options = self.options(&["kind", "on"], &[], log);
+        let others: Vec<_> = DEVICE.names().collect();
+        let options = self.options(&others, &[], log);
         self.kind.is_some() && arity && options
     }
 
@@ -274,6 +276,9 @@ impl<'s> ExportDraft<'s> {
             return draft;
         }
         for Field { key, item } in &entry.fields {
+            if !EXPORT.has(key, "an export", log) {
+                continue;
+            }
             match key.text.as_str() {
                 "on" => {
                     let word = name_of(item, log);
@@ -282,10 +287,7 @@ impl<'s> ExportDraft<'s> {
                 "read_only" => draft.read_only = value::is_on(&READ_ONLY, item, log),
                 "attach" => draft.attach = value::is_on(&ATTACH, item, log),
                 "clients" => draft.clients = clients(item, log),
-                _ => {
-                    let known = ["on", READ_ONLY.name, ATTACH.name, "clients"];
-                    unknown_key(key, "an export", known, log);
-                }
+                name => unreachable!("the table of keys has {name}, which is not parsed"),
             }
         }
         if entry.field("on").is_none() {

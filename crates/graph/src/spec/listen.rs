@@ -8,7 +8,7 @@ use block::env::Address;
 use kind::{OptionSpec, Value, ValueType};
 
 use super::fault::{Log, Position};
-use super::parse::unknown_key;
+use super::keys::NBD;
 use super::tree::{Field, Item, Raw};
 use super::value::{self, setting};
 
@@ -18,26 +18,24 @@ pub const LISTENS_MAX: usize = 16;
 /// Maximum length of the path of a unix socket in bytes: the kernel's limit.
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 
-const INSECURE: OptionSpec = setting(
+pub(super) const INSECURE: OptionSpec = setting(
     "insecure",
     ValueType::Switch,
     "listen on TCP beyond loopback without encryption and authentication of clients",
 );
 
-const MAX_CONNECTIONS: OptionSpec = setting(
+pub(super) const MAX_CONNECTIONS: OptionSpec = setting(
     "max_connections",
     ValueType::Integer(1, 65_536),
     "most connections of clients at the same time",
 );
 
-const TLS: OptionSpec = setting(
+pub(super) const TLS: OptionSpec = setting(
     "tls",
     ValueType::Table(&["cert", "key", "clients", "revoked"]),
     "files of the server's certificate and key, of the authority that signs client certificates, \
      and of its revocation lists",
 );
-
-const KEYS: [&str; 4] = ["listen", INSECURE.name, MAX_CONNECTIONS.name, TLS.name];
 
 /// An address at which a graph accepts NBD clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,6 +87,9 @@ impl Nbd {
         let mut insecure = false;
         let (mut listen, mut told_tls) = (None, false);
         for Field { key, item } in fields {
+            if !NBD.has(key, "nbd", log) {
+                continue;
+            }
             match key.text.as_str() {
                 "listen" => listen = Some(item),
                 "insecure" => insecure = value::is_on(&INSECURE, item, log),
@@ -105,7 +106,7 @@ impl Nbd {
                     }
                     told_tls = true;
                 }
-                _ => unknown_key(key, "nbd", KEYS, log),
+                name => unreachable!("the table of keys has {name}, which is not parsed"),
             }
         }
         if let Some(item) = listen {

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `tree.rs`, `vars.rs` | TOML with the position of each key and value; variables are replaced |
 //! | `parse.rs`, `listen.rs` | the sections of a spec |
+//! | `keys.rs` | the tables of sections and keys |
 //! | `draft.rs`, `value.rs` | the kind, the options and the lowers of one disk or device |
 //! | `order.rs` | order of devices, lowers first; cycles and depth |
 //! | `owner.rs` | owners of the bytes of a device |
@@ -28,6 +29,7 @@ mod draft;
 mod edit;
 mod fault;
 mod import;
+mod keys;
 mod label;
 mod listen;
 mod moving;
@@ -50,6 +52,7 @@ pub(crate) use disks::plain_disks;
 pub(crate) use draft::options_of;
 pub use fault::{Fault, Faults, Position, Severity};
 pub use import::{Local, NOT_FOUND};
+pub use keys::{KeySpec, KeyValue, SECTIONS, SectionSpec};
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kind::{OptionSpec, Value, ValueType};
 
 use super::fault::{Faults, Log, Position};
+use super::keys::{self, DEVICE, DISK, EVENTS, EXPORT};
 use super::listen::{Nbd, TlsPaths};
 use super::tree::{Field, Item, Raw, Word};
 use super::value::{self, setting};
@@ -23,9 +24,8 @@ pub const EXPORTS_MAX: usize = 1024;
 /// Maximum length of a name in a spec, in bytes. Names become part of paths, labels and metrics.
 pub const NAME_MAX_BYTES: usize = 64;
 
-const SECTIONS: [&str; 6] = ["name", "nbd", "events", "disk", "device", "export"];
-
-const RUN: OptionSpec = setting("run", ValueType::Path, "the program that is run for each event");
+pub(super) const RUN: OptionSpec =
+    setting("run", ValueType::Path, "the program that is run for each event");
 
 /// A parsed spec, with the faults found so far. [`Spec::plan`] finds the other faults, and reports all of them
 /// together.
@@ -88,11 +88,12 @@ impl Section {
     }
 
     fn example(self) -> &'static str {
-        match self {
-            Self::Disk => "{ file = \"PATH\" }",
-            Self::Device => "{ kind = \"KIND\", on = \"NAME\" }",
-            Self::Export => "{ on = \"NAME\" }",
-        }
+        let section = match self {
+            Self::Disk => &DISK,
+            Self::Device => &DEVICE,
+            Self::Export => &EXPORT,
+        };
+        section.entry.unwrap_or_default()
     }
 }
 
@@ -179,6 +180,9 @@ impl Spec {
 
     pub(super) fn section(&mut self, field: &Field) {
         let Field { key, item } = field;
+        if !keys::top_names().any(|name| name == key.text) {
+            return unknown_key(key, "a spec", keys::top_names(), &mut self.log);
+        }
         match key.text.as_str() {
             "name" => self.set_name(item),
             "nbd" => {
@@ -190,7 +194,7 @@ impl Spec {
             "disk" => self.entries(Section::Disk, key, item),
             "device" => self.entries(Section::Device, key, item),
             "export" => self.entries(Section::Export, key, item),
-            _ => unknown_key(key, "a spec", SECTIONS, &mut self.log),
+            name => unreachable!("the table of keys has {name}, which is not parsed"),
         }
     }
 
@@ -208,9 +212,10 @@ impl Spec {
 
     fn set_events(&mut self, key: &Word, item: &Item) {
         for Field { key, item } in table(key, item, &mut self.log).unwrap_or_default() {
-            if key.text != RUN.name {
-                unknown_key(key, "events", [RUN.name], &mut self.log);
-            } else if let Some(Value::Text(path)) = value::check(&RUN, item, &[], &mut self.log) {
+            if !EVENTS.has(key, "events", &mut self.log) {
+                continue;
+            }
+            if let Some(Value::Text(path)) = value::check(&RUN, item, &[], &mut self.log) {
                 self.events = Some(path.into());
             }
         }
