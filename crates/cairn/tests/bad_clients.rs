@@ -98,8 +98,36 @@ fn nbdinfo_lists_features_offered_by_server() {
         assert_eq!(export[can], true, "{can}");
     }
     assert_eq!(export["is_read_only"], false);
-    assert!(export["block_size_minimum"].as_u64().unwrap() >= 512);
+    assert_eq!(export["block_size_minimum"], 1);
+    assert_eq!(export["block_size_preferred"], 4096);
     assert_eq!(export["block_size_maximum"], 32 * MIB);
+}
+
+/// The last request of nbdcopy ends inside a block, and qemu-io writes single bytes.
+#[test]
+fn nbdcopy_and_qemu_io_write_bytes_at_any_offset() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "4M"]);
+    let mut expected: Vec<u8> = (0..1_000_001u32).map(|n| (n * 31 >> 4) as u8 | 1).collect();
+    std::fs::write(dir.path("odd.img"), &expected).unwrap();
+    let serve = dir.serve(&["disk.img"]);
+    let ran = tool(&dir, "nbdcopy", &["odd.img", serve.uri()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    expected.resize(4 << 20, 0);
+    let writes =
+        ["write -P 3 1 1", "write -P 4 511 2", "write -P 5 100001 70001", "write -z 7 9999"];
+    for (at, len, value) in [(1, 1, 3), (511, 2, 4), (100_001, 70_001, 5), (7, 9999, 0)] {
+        expected[at..at + len].fill(value);
+    }
+    let mut args = vec!["-f", "raw", serve.uri()];
+    args.extend(writes.iter().flat_map(|line| ["-c", *line]));
+    let ran = tool(&dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    let ran = tool(&dir, "nbdcopy", &[serve.uri(), "out.img"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(std::fs::read(dir.path("out.img")).unwrap() == expected, "other bytes are read");
+    assert_eq!(serve.stop().code, 0);
+    assert!(std::fs::read(dir.path("disk.img")).unwrap() == expected, "other bytes are stored");
 }
 
 #[test]
