@@ -108,7 +108,7 @@ fn nbdinfo_lists_features_offered_by_server() {
 fn nbdcopy_and_qemu_io_write_bytes_at_any_offset() {
     let dir = Dir::new();
     dir.text(&["create", "disk.img", "4M"]);
-    let mut expected: Vec<u8> = (0..1_000_001u32).map(|n| (n * 31 >> 4) as u8 | 1).collect();
+    let mut expected: Vec<u8> = (0..1_000_001u32).map(|n| ((n * 31) >> 4) as u8 | 1).collect();
     std::fs::write(dir.path("odd.img"), &expected).unwrap();
     let serve = dir.serve(&["disk.img"]);
     let ran = tool(&dir, "nbdcopy", &["odd.img", serve.uri()]);
@@ -128,6 +128,68 @@ fn nbdcopy_and_qemu_io_write_bytes_at_any_offset() {
     assert!(std::fs::read(dir.path("out.img")).unwrap() == expected, "other bytes are read");
     assert_eq!(serve.stop().code, 0);
     assert!(std::fs::read(dir.path("disk.img")).unwrap() == expected, "other bytes are stored");
+}
+
+/// A raw file of any size is served up to its last byte, and keeps its size.
+#[test]
+fn nbdcopy_copies_file_of_odd_size_both_ways() {
+    let dir = Dir::new();
+    for size in [1_000_001, 1, 511, 4096 * 3 + 512] {
+        let bytes: Vec<u8> = (0..size as u32).map(|n| ((n * 31) >> 4) as u8 | 1).collect();
+        std::fs::write(dir.path("in.img"), &bytes).unwrap();
+        std::fs::write(dir.path("odd.img"), vec![0; size]).unwrap();
+        let serve = dir.serve(&["odd.img"]);
+        for args in [["in.img", serve.uri()], [serve.uri(), "out.img"]] {
+            let ran = tool(&dir, "nbdcopy", &args);
+            assert_eq!(ran.code, 0, "{size}: {ran:?}");
+        }
+        let shown = tool(&dir, "nbdinfo", &["--size", serve.uri()]).out;
+        assert_eq!(shown.trim(), size.to_string());
+        assert_eq!(serve.stop().code, 0);
+        for name in ["out.img", "odd.img"] {
+            assert!(std::fs::read(dir.path(name)).unwrap() == bytes, "{size}: {name}");
+        }
+        std::fs::remove_file(dir.path("out.img")).unwrap();
+    }
+    std::fs::write(dir.path("odd.img"), vec![1; 1_000_001]).unwrap();
+    let serve = dir.serve(&["odd.img"]);
+    let lines = [
+        "write -z 999936 65",
+        "read -P 0 999936 65",
+        "read -P 1 999424 512",
+        "write -P 7 1000000 1",
+        "read -P 7 1000000 1",
+        "flush",
+    ];
+    let mut args = vec!["-f", "raw", serve.uri()];
+    args.extend(lines.iter().flat_map(|line| ["-c", *line]));
+    let ran = tool(&dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    let bytes = std::fs::read(dir.path("odd.img")).unwrap();
+    assert_eq!((bytes.len(), bytes[999_999], bytes[1_000_000]), (1_000_001, 0, 7));
+}
+
+/// A disk with a label, or below another device, consists of whole blocks.
+#[test]
+fn spec_check_refuses_file_of_odd_size_below_label_or_device() {
+    let dir = Dir::new();
+    std::fs::write(dir.path("odd.img"), vec![0; (8 << 20) + 1]).unwrap();
+    for (options, device) in [
+        (", label = true", ""),
+        ("", "[device]\nt = { kind = \"linear\", on = \"d\", size = \"1MiB\" }\n"),
+    ] {
+        let on = if device.is_empty() { "d" } else { "t" };
+        dir.write(
+            "t.toml",
+            &format!(
+                "[disk]\nd = {{ file = \"odd.img\"{options} }}\n{device}[export]\nvol = {{ on = \"{on}\" }}\n"
+            ),
+        );
+        let ran = dir.cairn(&["validate", "t.toml"]);
+        assert!(ran.code == 3 && ran.err.contains("has 8388609 bytes"), "{ran:?}");
+        assert!(ran.err.contains("truncate -s 8389120"), "{ran:?}");
+    }
 }
 
 #[test]

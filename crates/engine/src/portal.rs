@@ -63,7 +63,7 @@ impl Portal {
             let power = Power::Device { device, lowers: Box::default(), future_bytes };
             Rc::new(Node::new(self.name(), info, power, reserve))
         };
-        let unaligned = closed(Info { block_size: 1, buf_align: 1, ..info.clone() });
+        let unaligned = closed(unaligned::info(&info));
         *self.0.to.borrow_mut() = Target { id: None, node: closed(info), unaligned };
     }
 
@@ -78,7 +78,12 @@ impl Portal {
     pub(super) fn route(&self, op: &Op) -> (Rc<Node>, Need, Option<ByteRange>) {
         let to = self.0.to.borrow();
         let range = op.range();
-        if range.is_none_or(|range| range.is_aligned(to.node.info.block_size)) {
+        let info = &to.node.info;
+        // A request may not reach the padding of the last block; the other node checks that.
+        let is_whole = |range: ByteRange| {
+            range.is_aligned(info.block_size) && (info.padding == 0 || range.end() < info.size)
+        };
+        if range.is_none_or(is_whole) {
             let changes = range.filter(|_| op.writes());
             return (to.node.clone(), to.node.reserve.need(op), changes);
         }

@@ -77,7 +77,7 @@ impl Engine {
     pub(super) fn unaligned(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
         let needs = Needs { children: 1, scratch_copies: 2 };
         let reserve = Reserve::of_device(needs, node.info.block_size, &[node.reserve]);
-        let info = Info { block_size: 1, buf_align: 1, ..node.info.clone() };
+        let info = info(&node.info);
         let device: Rc<dyn AnyDevice> = Rc::new(Unaligned {
             info: info.clone(),
             lower: self.lower_of(id, node),
@@ -89,6 +89,12 @@ impl Engine {
         let power = Power::Device { device, lowers: Box::default(), future_bytes };
         Rc::new(Node::new(&node.name, info, power, reserve))
     }
+}
+
+/// Returns the facts about a node for unaligned requests over a node with the facts `below`.
+pub(super) fn info(below: &Info) -> Info {
+    let size = below.data_bytes();
+    Info { size, block_size: 1, padding: 0, buf_align: 1, ..below.clone() }
 }
 
 /// Returns the resources that the request `op` needs in a node for unaligned requests with this reserve.

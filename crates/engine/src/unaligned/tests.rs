@@ -399,6 +399,27 @@ fn unaligned_request_past_end_or_to_read_only_device_is_refused() {
     bench.call(bench.read_of(range(1, 1))).1.unwrap();
 }
 
+/// Clients see a disk whose last block has padding only up to the padding.
+#[test]
+fn request_that_reaches_padding_of_last_block_is_refused() {
+    let mut disk = Rc::into_inner(Disk::new(SIZE, 512, 0, 0)).unwrap();
+    disk.info.padding = 100;
+    let bench = Bench::new(Rc::new(disk));
+    for at in [range(SIZE - 512, 512), range(SIZE - 101, 2), range(0, SIZE)] {
+        let (_, result) = bench.call(bench.read_of(at));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::OutOfRange, "{at}");
+        let write = Op::write(at, bench.buf(&vec![1; at.len() as usize]));
+        assert_eq!(bench.call(write).1.unwrap_err().kind(), ErrorKind::NoSpace, "{at}");
+    }
+    for at in [range(SIZE - 512, 412), range(SIZE - 101, 1), range(0, SIZE - 100)] {
+        bench.call(bench.read_of(at)).1.unwrap();
+        let write = Op::write(at, bench.buf(&vec![1; at.len() as usize]));
+        bench.call(write).1.unwrap();
+    }
+    let zeroes = Op::WriteZeroes { range: range(0, SIZE - 100), unmap: true, fua: false };
+    bench.call(zeroes).1.unwrap();
+}
+
 /// A long request takes the buffers of one piece.
 #[test]
 fn unaligned_request_needs_bounded_memory() {

@@ -165,7 +165,7 @@ impl Export {
         ExportFacts {
             name: self.name().to_owned(),
             description: self.listed.borrow().description.clone(),
-            size_bytes: info.size,
+            size_bytes: info.data_bytes(),
             flags,
             blocks,
             contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],

@@ -360,6 +360,10 @@ impl Planner<'_> {
             return None;
         }
         let given = self.given(draft, &lowers);
+        if let Some(odd) = given.lowers.iter().find(|lower| lower.info.padding > 0) {
+            self.log.error(draft.entry.name.at, odd_size(&odd.name, &odd.info));
+            return None;
+        }
         let answer = self.ask(index, kind, &given).await?;
         if answer.info.size == 0 {
             let name = &draft.entry.name;
@@ -488,6 +492,11 @@ impl Planner<'_> {
     fn data(&mut self, draft: &Draft<'_>, disk: &DiskPlan) -> Option<Info> {
         if !draft.label {
             return Some(disk.info.clone());
+        }
+        if disk.info.padding > 0 {
+            let words = odd_size(&draft.entry.name.text, &disk.info);
+            self.log.error(draft.entry.place("label"), words);
+            return None;
         }
         let fault = if disk.identity.is_empty() {
             let name = &draft.entry.name.text;
@@ -620,4 +629,13 @@ impl Planner<'_> {
 fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
     let has_start = kind.options.iter().any(|option| option.name == "start");
     has_start && !draft.options.iter().any(|(name, _)| *name == "start")
+}
+
+/// Returns the fault of a disk that ends inside a block, and has a label or a device above it.
+fn odd_size(name: &str, info: &Info) -> String {
+    let (has, whole, block) = (info.data_bytes(), info.size, info.block_size);
+    format!(
+        "{name:?} has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: \
+         truncate -s {whole} (or larger), or name another file"
+    )
 }
