@@ -131,7 +131,10 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     let block_size = if direct { direct_block } else { 512 };
     if size == 0 || !open.odd_size && !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!("has {size} bytes; a disk has a multiple of {block_size} above zero");
+        let words = match open.odd_size {
+            true => "has 0 bytes; a disk has at least one".to_owned(),
+            false => format!("has {size} bytes; a disk has a multiple of {block_size} above zero"),
+        };
         let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }

@@ -361,7 +361,8 @@ impl Planner<'_> {
         }
         let given = self.given(draft, &lowers);
         if let Some(odd) = given.lowers.iter().find(|lower| lower.info.padding > 0) {
-            self.log.error(draft.entry.name.at, odd_size(&odd.name, &odd.info));
+            let words = format!("{:?} {}", odd.name, odd_size(&odd.info));
+            self.log.error(draft.entry.name.at, words);
             return None;
         }
         let answer = self.ask(index, kind, &given).await?;
@@ -494,7 +495,7 @@ impl Planner<'_> {
             return Some(disk.info.clone());
         }
         if disk.info.padding > 0 {
-            let words = odd_size(&draft.entry.name.text, &disk.info);
+            let words = format!("{:?} {}", draft.entry.name.text, odd_size(&disk.info));
             self.log.error(draft.entry.place("label"), words);
             return None;
         }
@@ -632,10 +633,10 @@ fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
 }
 
 /// Returns the fault of a disk that ends inside a block, and has a label or a device above it.
-fn odd_size(name: &str, info: &Info) -> String {
+pub(crate) fn odd_size(info: &Info) -> String {
     let (has, whole, block) = (info.data_bytes(), info.size, info.block_size);
     format!(
-        "{name:?} has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: \
-         truncate -s {whole} (or larger), or name another file"
+        "has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: truncate -s \
+         {whole} (or larger), or name another file"
     )
 }
