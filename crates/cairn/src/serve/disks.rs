@@ -17,7 +17,7 @@ impl Serving {
     /// # Errors
     /// As [`Serving::apply`]. A disk with data is refused, unless the request permits to overwrite the data.
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
-        let turn = self.live.turn().await;
+        let turn = self.turn().await?;
         let DiskRequest { member, change, .. } = request;
         let device = self.device_of(request)?;
         let mut spec = self.spec.borrow().clone();

@@ -35,7 +35,7 @@ mod remote;
 mod stop;
 pub mod worker;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -160,6 +160,8 @@ pub struct Serving {
     followed: RefCell<BTreeSet<String>>,
     /// The daemon's record of the graph; `None` if no daemon keeps the graph.
     record: Option<OnFile>,
+    /// Whether the server has begun to stop, so that no change begins any more.
+    stopping: Cell<bool>,
 }
 
 impl Serving {
@@ -197,6 +199,7 @@ impl Serving {
             jobs: RefCell::default(),
             followed: RefCell::default(),
             record: None,
+            stopping: Cell::default(),
         })
     }
 

@@ -13,7 +13,7 @@ use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::Form;
-use crate::running::At;
+use crate::running::{At, Named};
 
 /// Interval of the checks of the progress of a job.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ pub struct JobArgs {
 #[derive(Subcommand)]
 enum Verb {
     /// List jobs in progress
-    Ls(At),
+    Ls(Named),
     /// Watch a job until it ends; it continues after Ctrl-C
     Watch {
         /// The job, by its number or its device
@@ -69,7 +69,7 @@ impl JobArgs {
     /// Carries out the verb of `cairn job` on the running graphs.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Ls(at) => list(&at, form),
+            Verb::Ls(named) => list(&named.at(), form),
             Verb::Watch { job, at } => {
                 let (client, job) = owner(&at, &job)?;
                 watch(&client, &job, form)

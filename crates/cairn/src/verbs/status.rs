@@ -16,7 +16,10 @@ use crate::running::{self, At};
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
     let all = all(at)?;
-    form.print(&all, || all.iter().map(text).collect())?;
+    form.print(&all, || match all.is_empty() {
+        true => running::idle(&[]),
+        false => all.iter().map(text).collect(),
+    })?;
     Ok(match all.iter().map(|status| status.health).max() {
         Some(Health::Failed) => Exit::Damaged,
         Some(Health::Degraded) => Exit::Degraded,
@@ -24,13 +27,19 @@ pub fn run(at: &At, form: Form) -> Result {
     })
 }
 
-/// Returns the status of every running graph, and of each graph of a daemon that does not run.
+/// Returns the status of every graph that `at` chooses: of running ones, and of those of a daemon that do not run.
 fn all(at: &At) -> Result<Vec<Status>> {
-    let daemon = running::daemon().filter(|_| at.is_any());
-    let kept = daemon.map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
-    let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
+    let mut kept = running::kept()?.unwrap_or_default();
+    kept.retain(|graph| at.is_any() || at.is_named(&graph.name));
     let running = match at.all() {
-        Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
+        // A graph that the daemon keeps and that does not run has a status.
+        Err(_) if !at.is_any() && !kept.is_empty() => Vec::new(),
+        Err(failure) if failure.code == Exit::NotFound.code() && at.is_any() => {
+            if running::daemon().is_none() {
+                return Err(failure);
+            }
+            Vec::new()
+        }
         running => running?,
     };
     let mut all: Vec<Status> = Vec::new();

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, columns};
-use crate::running::At;
+use crate::running::Named;
 
 /// Shortest interval between two updates. In a shorter one the measurement itself would change the figures.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     #[command(flatten)]
-    at: At,
+    at: Named,
 }
 
 impl TopArgs {
@@ -35,7 +35,7 @@ impl TopArgs {
         if self.interval < INTERVAL_MIN {
             fail!(Usage, "--interval {:?} is too short; at least {INTERVAL_MIN:?}", self.interval);
         }
-        let client = self.at.one()?;
+        let client = self.at.at().one()?;
         let mut before = client.get(&routes::TOP)?;
         if form == Form::Json {
             return form.print(&before, String::new);
