@@ -37,7 +37,10 @@ pub struct SpaceUse {
 /// A long-running background job of a device, as its report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Description of the job, in words that are printed after the device's kind and name: `from a to b`.
+    /// Name of the task, the same in every list, event and progress bar: `migration`, `packing`, `resync`, `scrub`.
+    #[serde(default)]
+    pub task: String,
+    /// Description of the job, in words that are printed after its task: `from a to b`; may be empty.
     pub what: String,
     /// Whether the job reverts the steps that it carried out before a cancel.
     #[serde(default)]

@@ -8,9 +8,11 @@ use api::{
     Status, routes,
 };
 use block::units::{format_duration, format_size};
+use kind::Lowers;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
+use crate::registry::REGISTRY;
 use crate::running::{self, At};
 
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
@@ -119,6 +121,15 @@ fn text(status: &Status) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
     }
+    let has_line = |name: &str| {
+        let mut members = members().filter(|member| member.state != MemberState::InSync);
+        members.any(|member| member.name == name && member.errors > 0)
+    };
+    for DeviceStatus { name, errors, .. } in status.devices.iter().filter(|it| is_disk(it)) {
+        if *errors > 0 && !has_line(name) {
+            let _ = writeln!(text, "  {name}: {} since the start", count(*errors, "error"));
+        }
+    }
     for device in &status.devices {
         let Some(scrub) = &device.scrub else { continue };
         for line in super::scrub::lines(scrub) {
@@ -126,7 +137,7 @@ fn text(status: &Status) -> String {
         }
         let Some(progress) = scrub.progress else { continue };
         let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
-        let job = if scrub.is_repairing { "scrub and repair" } else { "scrub" };
+        let job = if scrub.is_repairing { "scrub with repair" } else { "scrub" };
         let _ = writeln!(text, "  {}: {job}, {words}", device.name);
     }
     for device in &status.devices {
@@ -148,11 +159,17 @@ fn text(status: &Status) -> String {
     text
 }
 
+/// Whether the device is a disk: its kind has no lowers.
+fn is_disk(device: &DeviceStatus) -> bool {
+    REGISTRY.find(&device.kind).is_some_and(|kind| kind.lowers == Lowers::None)
+}
+
 /// Returns the details about a member that are printed after its state.
 fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
         words.extend(how_far(progress, member.since_unix_s.map(out::since)));
+        words[0].insert_str(0, "resync ");
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());
