@@ -1,4 +1,5 @@
 //! The log of a server: events of devices and stages of the server, each with its level and graph.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
