@@ -214,6 +214,7 @@ mod tests {
             progress: Some(Progress { done_bytes: 1, all_bytes: 4, of_bytes: 4 }),
         };
         let device = DeviceStatus {
+            errors: 0,
             name: "pair".to_owned(),
             kind: "mirror".to_owned(),
             health: Health::Degraded,

@@ -196,7 +196,7 @@ fn named(all: &[Client]) -> String {
 ///
 /// # Errors
 /// `Damaged` with the daemon's reason, if a daemon keeps that graph and the graph does not run; `NotFound` with the
-/// names of running graphs, if there is neither such a graph nor such a file.
+/// names of running graphs, if neither a graph nor a file has this name.
 fn meant(at: &Path) -> Result<Client> {
     let Some(name) = at.to_str().filter(|name| !name.contains('/')) else {
         return Ok(Client::new(at));
