@@ -75,6 +75,12 @@ pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
 }
 
 impl OpenDisk {
+    /// Returns device and inode number of the file, if the opening has created it.
+    pub(crate) fn created_file(&self) -> Option<(u64, u64)> {
+        let stat = self.disk.facts.created.then(|| fstat(&self.file).ok()).flatten()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
     fn held(&self, op: Op, buf: Option<Buf>) -> Held {
         Held { disk: Some(self.disk.clone()), buf, ..Held::new(op, self.file.clone(), None) }
     }

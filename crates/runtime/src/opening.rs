@@ -336,7 +336,7 @@ fn queue_limit(device: u64, name: &str) -> u64 {
 
 /// Number of tries for a lock that no living process holds, and the pause between two tries. The kernel ends the ring
 /// of a killed process a moment after the process itself.
-const LOCK_TRIES: u32 = 200;
+const LOCK_TRIES: u32 = 500;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
 fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {
