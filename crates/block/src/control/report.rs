@@ -197,6 +197,9 @@ pub enum Health {
     /// The device works without a fault.
     #[default]
     Ok,
+    /// The device works without a fault, but delays or refuses some requests as configured: a rate limit, or a limit of
+    /// its space, is reached.
+    Limited,
     /// The device serves, and its data are safe, but its redundancy is reduced.
     Degraded,
     /// The device does not serve requests any more.

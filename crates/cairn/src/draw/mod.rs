@@ -23,6 +23,7 @@ fn facts(node: &NodeView) -> String {
     }
     match node.health {
         Health::Ok => {}
+        Health::Limited => facts.push("limited".to_owned()),
         Health::Degraded => facts.push("DEGRADED".to_owned()),
         Health::Failed => facts.push("FAILED".to_owned()),
     }
@@ -32,9 +33,9 @@ fn facts(node: &NodeView) -> String {
     facts.join(", ")
 }
 
-/// Whether a picture marks the node: it does not work without a fault, or is a member that is not in sync.
+/// Whether a picture marks the node: it has a fault, or is a member that is not in sync.
 fn is_marked(node: &NodeView) -> bool {
-    node.health != Health::Ok || node.member.is_some_and(is_behind)
+    node.health > Health::Limited || node.member.is_some_and(is_behind)
 }
 
 /// Whether a member in this state lacks data that others have.

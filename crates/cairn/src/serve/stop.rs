@@ -128,13 +128,21 @@ impl Serving {
     /// # Errors
     /// `InUse` if the server has begun to stop: it makes no more changes.
     pub(super) async fn turn(&self) -> Result<ChangeGuard> {
-        if self.stopping.get() {
-            let now = self.live.now();
-            let why = format!("{} is stopping, and is not changed any more", now.graph.name());
-            return Err(Failure::new(Exit::InUse, why)
-                .next("the same command when cairn status does not list it any more"));
+        self.must_go_on()?;
+        let turn = self.live.turn().await;
+        self.must_go_on()?;
+        Ok(turn)
+    }
+
+    /// Fails if the server has begun to stop.
+    fn must_go_on(&self) -> Result<()> {
+        if !self.stopping.get() {
+            return Ok(());
         }
-        Ok(self.live.turn().await)
+        let now = self.live.now();
+        let why = format!("{} is stopping, and is not changed any more", now.graph.name());
+        let next = "the same command when cairn status does not list it any more";
+        Err(Failure::new(Exit::InUse, why).next(next))
     }
 
     /// Waits for a signal that ends the process without further waits. The signals of a supervisor (USR1, USR2) do

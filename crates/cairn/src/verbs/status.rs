@@ -25,7 +25,7 @@ pub fn run(at: &At, form: Form) -> Result {
     Ok(match all.iter().map(|status| status.health).max() {
         Some(Health::Failed) => Exit::Damaged,
         Some(Health::Degraded) => Exit::Degraded,
-        Some(Health::Ok) | None => Exit::Ok,
+        Some(Health::Ok | Health::Limited) | None => Exit::Ok,
     })
 }
 
@@ -104,6 +104,7 @@ fn text(status: &Status) -> String {
     }
     let word = match status.health {
         Health::Ok => "ok",
+        Health::Limited => "limited",
         Health::Degraded => "DEGRADED",
         Health::Failed => "FAILED",
     };
