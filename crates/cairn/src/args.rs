@@ -5,7 +5,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::daemon::DaemonArgs;
 use crate::exit::Result;
 use crate::out::Form;
-use crate::running::At;
+use crate::running::Named;
 use crate::serve::ServeArgs;
 use crate::verbs::{
     apply, attach, bench, check, completions, create, device, events, graph, import, info, job,
@@ -48,9 +48,9 @@ enum Verb {
     /// Show a spec, or the running graphs, with every default filled in
     Show(show::ShowArgs),
     /// List running graphs, and their addresses for clients
-    Ls(At),
+    Ls(Named),
     /// Report the state of every graph, and the next command to type
-    Status(At),
+    Status(Named),
     /// Draw the graph of a spec, or the running graphs
     Graph(graph::GraphArgs),
     /// Show rates of every device, each second
@@ -118,8 +118,8 @@ impl Args {
             Verb::Apply(args) => args.run(form),
             Verb::Undo(args) => args.run(form),
             Verb::Show(args) => args.run(form),
-            Verb::Ls(at) => ls::run(&at, form),
-            Verb::Status(at) => status::run(&at, form),
+            Verb::Ls(at) => ls::run(&at.at(), form),
+            Verb::Status(at) => status::run(&at.at(), form),
             Verb::Graph(args) => args.run(form),
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),

@@ -238,7 +238,7 @@ fn import_reports_open_disks_as_in_use() {
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["create", "c.img", "16M"]);
     dir.text(&["device", "insert", "home/c", "c.img"]);
-    dir.text(&["device", "remove", "home/c"]);
+    dir.text(&["device", "remove", "home/c", "--yes"]);
     let in_use = format!("is in use by process {}", serve.pid());
     let list = dir.text(&["import"]);
     assert!(list.contains(&format!("refused: a.img: {in_use}")), "{list}");

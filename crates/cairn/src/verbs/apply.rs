@@ -200,7 +200,7 @@ pub(super) fn bring_up(
     let kept = daemon.ask(&routes::UP, &up)?;
     let (mut degraded, mut uris) = ("", Vec::new());
     if let Some(client) = At::default().named(&kept.name)? {
-        if client.get(&routes::STATUS)?.health != Health::Ok {
+        if client.get(&routes::STATUS)?.health > Health::Limited {
             degraded = ", degraded";
         }
         let exports = client.get(&routes::GRAPH)?.exports.into_iter();

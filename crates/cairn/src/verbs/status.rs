@@ -8,29 +8,40 @@ use api::{
     Status, routes,
 };
 use block::units::{format_duration, format_size};
+use kind::Lowers;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
+use crate::registry::REGISTRY;
 use crate::running::{self, At};
 
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
     let all = all(at)?;
-    form.print(&all, || all.iter().map(text).collect())?;
+    form.print(&all, || match all.is_empty() {
+        true => running::idle(&[]),
+        false => all.iter().map(text).collect(),
+    })?;
     Ok(match all.iter().map(|status| status.health).max() {
         Some(Health::Failed) => Exit::Damaged,
         Some(Health::Degraded) => Exit::Degraded,
-        Some(Health::Ok) | None => Exit::Ok,
+        Some(Health::Ok | Health::Limited) | None => Exit::Ok,
     })
 }
 
-/// Returns the status of every running graph, and of each graph of a daemon that does not run.
+/// Returns the status of every graph that `at` chooses: of running ones, and of those of a daemon that do not run.
 fn all(at: &At) -> Result<Vec<Status>> {
-    let daemon = running::daemon().filter(|_| at.is_any());
-    let kept = daemon.map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
-    let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
+    let mut kept = running::kept()?.unwrap_or_default();
+    kept.retain(|graph| at.is_any() || at.is_named(&graph.name));
     let running = match at.all() {
-        Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
+        // A graph that the daemon keeps and that does not run has a status.
+        Err(_) if !at.is_any() && !kept.is_empty() => Vec::new(),
+        Err(failure) if failure.code == Exit::NotFound.code() && at.is_any() => {
+            if running::daemon().is_none() {
+                return Err(failure);
+            }
+            Vec::new()
+        }
         running => running?,
     };
     let mut all: Vec<Status> = Vec::new();
@@ -93,6 +104,7 @@ fn text(status: &Status) -> String {
     }
     let word = match status.health {
         Health::Ok => "ok",
+        Health::Limited => "limited",
         Health::Degraded => "DEGRADED",
         Health::Failed => "FAILED",
     };
@@ -110,6 +122,15 @@ fn text(status: &Status) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
     }
+    let has_line = |name: &str| {
+        let mut members = members().filter(|member| member.state != MemberState::InSync);
+        members.any(|member| member.name == name && member.errors > 0)
+    };
+    for DeviceStatus { name, errors, .. } in status.devices.iter().filter(|it| is_disk(it)) {
+        if *errors > 0 && !has_line(name) {
+            let _ = writeln!(text, "  {name}: {} since the start", count(*errors, "error"));
+        }
+    }
     for device in &status.devices {
         let Some(scrub) = &device.scrub else { continue };
         for line in super::scrub::lines(scrub) {
@@ -117,7 +138,7 @@ fn text(status: &Status) -> String {
         }
         let Some(progress) = scrub.progress else { continue };
         let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
-        let job = if scrub.is_repairing { "scrub and repair" } else { "scrub" };
+        let job = if scrub.is_repairing { "scrub with repair" } else { "scrub" };
         let _ = writeln!(text, "  {}: {job}, {words}", device.name);
     }
     for device in &status.devices {
@@ -139,11 +160,17 @@ fn text(status: &Status) -> String {
     text
 }
 
+/// Whether the device is a disk: its kind has no lowers.
+fn is_disk(device: &DeviceStatus) -> bool {
+    REGISTRY.find(&device.kind).is_some_and(|kind| kind.lowers == Lowers::None)
+}
+
 /// Returns the details about a member that are printed after its state.
 fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
         words.extend(how_far(progress, member.since_unix_s.map(out::since)));
+        words[0].insert_str(0, "resync ");
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());

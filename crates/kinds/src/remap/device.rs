@@ -218,6 +218,7 @@ impl Inner {
             report.summary = format!("the map of blocks cannot be changed any more: {error}");
             report.next = Some("stop and start the graph when its disks work again".to_owned());
         } else if taken == places {
+            report.health = Health::Limited;
             report.summary =
                 "no physical block is free: writes to new blocks wait, then fail".to_owned();
             report.next = Some("discard unused bytes".to_owned());
