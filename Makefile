@@ -22,7 +22,7 @@ torture:
 
 # Cairn on Debian's own kernel in an emulated machine, with the kernel's NBD client.
 guest:
-	@tools/setup guest && tools/guest
+	@tools/setup guest && tools/guest && tools/nbd-tester
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000

@@ -177,13 +177,13 @@ fn daemon_restarts_unlabelled_graph_from_recorded_spec() {
     let mut daemon = Daemon::start(&dir);
     dir.text(&["apply", "raw.toml"]);
     let said = dir.text(&["stop", "raw"]);
-    assert_eq!(said, "raw  stopped, and its disks are free. Next: cairn apply SPEC\n");
+    assert_eq!(said, "raw  stopped, and its disks are free. Next: cairn apply raw.toml\n");
     dir.text(&["apply", "raw.toml"]);
     fs::rename(dir.path("disk.img"), dir.path("away")).unwrap();
     send(daemon.worker("raw"), "KILL");
     until("it is missed", || daemon.graph("raw").problem.is_some());
     let said = dir.text(&["stop", "raw"]);
-    assert!(said.ends_with("without a worker. Next: cairn apply SPEC\n"), "{said}");
+    assert!(said.ends_with("without a worker. Next: cairn apply raw.toml\n"), "{said}");
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use block::{Error, Hooks, Info, Op, OpKind, Table, error};
 
+use super::pieces::Rewrites;
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
-use super::pieces::Rewrites;
 
 /// The number of a node in its engine. A node is a device, a table or a hook.
 pub type NodeId = usize;

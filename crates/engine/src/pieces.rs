@@ -14,7 +14,8 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use block::{
-    BUF_MAX_BYTES, Buf, BufPool, ByteRange, Copies, Device, Info, Lower, Needs, Op, Request, Result, clip_extents,
+    BUF_MAX_BYTES, Buf, BufPool, ByteRange, Copies, Device, Info, Lower, Needs, Op, Request,
+    Result, clip_extents,
 };
 
 use super::node::{Node, Power};

@@ -1,5 +1,4 @@
 use super::*;
-use block::ErrorKind;
 use block::{
     BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, OpKind, Port, Push, State, error,
 };

@@ -17,7 +17,9 @@ use crate::running::{self, At};
 
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
-    let all = all(at)?;
+    let all = all(at);
+    note_remains(all.as_deref().unwrap_or_default());
+    let all = all?;
     form.print(&all, || match all.is_empty() {
         true => running::idle(&[]),
         false => all.iter().map(text).collect(),
@@ -27,6 +29,19 @@ pub fn run(at: &At, form: Form) -> Result {
         Some(Health::Degraded) => Exit::Degraded,
         Some(Health::Ok | Health::Limited) | None => Exit::Ok,
     })
+}
+
+/// Prints a note about each attached device of which the server has ended; `all` has the status of every graph. Parts
+/// of a device also stay while a daemon is about to start the next process of their graph, which goes on with them.
+fn note_remains(all: &[Status]) {
+    let is_awaited = |kept: &KeptGraph| matches!(kept.phase, Phase::Starting | Phase::Waiting);
+    if all.iter().filter_map(|status| status.kept.as_ref()).any(is_awaited) {
+        return;
+    }
+    for name in attach::left() {
+        let path = name.link().display().to_string();
+        out::note(&format!("{path} is left of a server that has ended. Next: cairn detach {name}"));
+    }
 }
 
 /// Returns the status of every graph that `at` chooses: of running ones, and of those of a daemon that do not run.
