@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use api::{
-    Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, SpaceUse,
-    Status, routes,
+    Attached, DeviceStatus, Health, Job, JobState, KeptGraph, Member, MemberState, Phase, Progress,
+    SpaceUse, Status, routes,
 };
 use block::units::{format_duration, format_size};
 use kind::Lowers;
@@ -17,12 +17,14 @@ use crate::running::{self, At};
 
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
-    let all = all(at);
-    note_remains(all.as_deref().unwrap_or_default());
-    let all = all?;
+    let found = all(at);
+    let (all, jobs): (Vec<_>, Vec<_>) =
+        found.as_deref().unwrap_or_default().iter().cloned().unzip();
+    note_remains(&all);
+    found?;
     form.print(&all, || match all.is_empty() {
         true => running::idle(&[]),
-        false => all.iter().map(text).collect(),
+        false => all.iter().zip(&jobs).map(|(status, jobs)| text(status, jobs)).collect(),
     })?;
     Ok(match all.iter().map(|status| status.health).max() {
         Some(Health::Failed) => Exit::Damaged,
@@ -44,8 +46,9 @@ fn note_remains(all: &[Status]) {
     }
 }
 
-/// Returns the status of every graph that `at` chooses: of running ones, and of those of a daemon that do not run.
-fn all(at: &At) -> Result<Vec<Status>> {
+/// Returns the status and the jobs of every graph that `at` chooses: of running ones, and of those of a daemon that do
+/// not run.
+fn all(at: &At) -> Result<Vec<(Status, Vec<Job>)>> {
     let mut kept = running::kept()?.unwrap_or_default();
     kept.retain(|graph| at.is_any() || at.is_named(&graph.name));
     let running = match at.all() {
@@ -59,22 +62,22 @@ fn all(at: &At) -> Result<Vec<Status>> {
         }
         running => running?,
     };
-    let mut all: Vec<Status> = Vec::new();
+    let mut all: Vec<(Status, Vec<Job>)> = Vec::new();
     for client in running {
         match client.get(&routes::STATUS) {
             Ok(mut status) => {
                 let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
                 status.kept = kept.iter().find(of).cloned();
-                all.push(status);
+                all.push((status, client.get(&routes::JOBS).unwrap_or_default()));
             }
             // A graph may have ended since it was found. The daemon has the reason.
             Err(problem) if kept.is_empty() => return Err(problem.into()),
             Err(_) => {}
         }
     }
-    let is_told = |graph: &&KeptGraph| all.iter().any(|status| status.graph == graph.name);
+    let is_told = |graph: &&KeptGraph| all.iter().any(|(status, _)| status.graph == graph.name);
     let silent: Vec<_> = kept.iter().filter(|graph| !is_told(graph)).collect();
-    all.extend(silent.into_iter().map(KeptGraph::status));
+    all.extend(silent.into_iter().map(|graph| (graph.status(), Vec::new())));
     Ok(all)
 }
 
@@ -113,7 +116,7 @@ fn down(graph: &KeptGraph) -> String {
     text
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &Status, jobs: &[Job]) -> String {
     if let Some(kept) = status.kept.as_ref().filter(|_| status.devices.is_empty()) {
         return down(kept);
     }
@@ -155,6 +158,17 @@ fn text(status: &Status) -> String {
         let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
         let job = if scrub.is_repairing { "scrub with repair" } else { "scrub" };
         let _ = writeln!(text, "  {}: {job}, {words}", device.name);
+    }
+    // Scrubs and resyncs have their own lines, and a job that has stopped is in the summary of its device.
+    let is_own = |job: &&Job| !["scrub", "resync"].contains(&&*job.work.task);
+    for Job { device, work, .. } in jobs.iter().filter(is_own) {
+        let paused = match work.state {
+            JobState::Running => "",
+            JobState::Paused => ", paused",
+            JobState::Stopped | JobState::Done => continue,
+        };
+        let words = how_far(work.progress, None).join(", ");
+        let _ = writeln!(text, "  {device}: {} {}, {words}{paused}", work.task, work.what);
     }
     for device in &status.devices {
         let Some(SpaceUse { taken_bytes, of_bytes }) = device.room else { continue };
