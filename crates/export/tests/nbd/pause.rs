@@ -155,7 +155,7 @@ fn handover_closes_connection_when_device_of_export_changed() {
 
 #[test]
 fn handover_closes_only_connection_that_exceeds_state_limit() {
-    const WHOLE: usize = 32 << 20;
+    const WHOLE: usize = 64 << 20;
     let spec = "[disk]\nm = { memory = \"64MiB\" }\n[export]\nvol = { on = \"m\" }\n";
     let world = World::new(spec, PATIENT);
     let (mut first, mut hog, mut last) =

@@ -138,7 +138,7 @@ fn server_closes_connection_after_garbage_in_request() {
     let mut client = Client::new(&world);
     client.send(&header(WRITE, 0, 0, u32::MAX));
     assert!(client.is_closed());
-    world.logs("payload of a request is 4294967295, the limit is 33554432");
+    world.logs("payload of a request is 4294967295, the limit is 67108864");
 }
 
 #[test]
