@@ -318,7 +318,7 @@ impl Machine {
             format!("{{ . {block}; }} </dev/null >{shown} 2>&1; echo end\n")
         } else {
             format!(
-                "set +e; (set -e; . {block}) </dev/null >{shown} 2>&1; ended=$?; \
+                "set +e; (set -e; . {block}) </dev/null >{shown} 2>&1; ended=$?; echo \"exit $ended\" >>{shown}; \
                  set -e; [ $ended = {exit} ]; echo end\n"
             )
         };
