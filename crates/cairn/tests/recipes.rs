@@ -22,14 +22,18 @@ const INSTALL: &str = "apt install ";
 /// The user with whom the pages that need no root begin.
 const USER: &str = "alice";
 
-/// Makes the image that the page about QEMU downloads: its boot sector writes a line to the first serial port.
+/// Makes the image that two pages download. Its boot sector writes a line to the first serial port, then a sector of
+/// the disk again and again, and a line when that fails.
 const IMAGE: &str = r#"
-code='\x31\xc0\x8e\xd8\xbe\x18\x7c\xac\x84\xc0\x74\x06\xba\xf8\x03\xee\xeb\xf5\xf4\xeb\xfd\0\0\0'
-printf "${code}booted from the disk\r\n" >sector
+code='\xfb\x31\xc0\x8e\xd8\xbe\x3d\x7c\xac\x84\xc0\x74\x06\xba\xf8\x03\xee\xeb\xf5'
+code+='\xbe\x2d\x7c\xb4\x43\xb0\x00\xb2\x80\xcd\x13\x72\x03\xf4\xeb\xf0\xbe\x46\x7c\xf4\xeb\xdf'
+code+='\x90\x90\x90\x90'
+code+='\x10\x00\x01\x00\x00\x7c\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00'
+printf "${code}booted\r\n\0I/O error\r\n\0" >sector
 truncate -s 510 sector
 printf '\x55\xaa' >>sector
 truncate -s 2M sector
-qemu-img convert -O qcow2 sector debian-12-nocloud-amd64.qcow2
+qemu-img convert -f raw -O qcow2 sector debian-12-nocloud-amd64.qcow2
 "#;
 
 #[test]
