@@ -65,7 +65,8 @@ fn recipe_for_move_to_another_machine_runs_as_written() {
 fn recipe_blocks_of_unknown_form_are_refused() {
     let refused = |text: &str| std::panic::catch_unwind(|| blocks(text)).is_err();
     assert!(!refused("```sh on=old exit=10\ntrue\n```\n```toml\n# /etc/a.toml\nb = 1\n```"));
-    for text in ["```\ntrue\n```", "```sh quietly\ntrue\n```", "```toml\nb = 1\n```", "```sh\ntrue"] {
+    for text in ["```\ntrue\n```", "```sh quietly\ntrue\n```", "```toml\nb = 1\n```", "```sh\ntrue"]
+    {
         assert!(refused(text), "{text}");
     }
 }
@@ -106,6 +107,8 @@ struct Block {
     /// Line number of its fence on the page.
     line: usize,
     machine: String,
+    /// Another machine of the page that loses its power before.
+    off: Option<String>,
     form: Form,
     text: String,
 }
@@ -127,10 +130,12 @@ fn blocks(text: &str) -> Vec<Block> {
         }
         let mut words = fence.split_whitespace();
         let language = words.next().unwrap_or_default();
-        let (mut machine, mut exit, mut is_after_restart, mut not_run) = ("host", 0, false, false);
+        let (mut machine, mut off, mut exit) = ("host", None, 0);
+        let (mut is_after_restart, mut not_run) = (false, false);
         for word in words {
             match word.split_once('=') {
                 Some(("on", name)) => machine = name,
+                Some(("off", name)) => off = Some(name.to_owned()),
                 Some(("exit", code)) => exit = code.parse().expect("an exit code"),
                 None if word == "after-restart" => is_after_restart = true,
                 None if word == "not-run" => not_run = true,
@@ -151,7 +156,7 @@ fn blocks(text: &str) -> Vec<Block> {
             }
             _ => panic!("line {}: no block has the form {language:?}", n + 1),
         };
-        blocks.push(Block { line: n + 1, machine: machine.to_owned(), form, text });
+        blocks.push(Block { line: n + 1, machine: machine.to_owned(), off, form, text });
     }
     blocks
 }
@@ -193,6 +198,9 @@ impl Recipe {
         let (mut output, mut count) = (String::new(), 0);
         for block in &blocks {
             let at = format!("docs/recipes/{}:{}", self.page, block.line);
+            if let Some(name) = &block.off {
+                machines.remove(name);
+            }
             let home = folder.0.join(&block.machine);
             let new = || Machine::start(&home, &block.machine, self.user);
             let machine = machines.entry(block.machine.clone()).or_insert_with(new);
@@ -213,7 +221,11 @@ impl Recipe {
                     count += 1;
                 }
                 Form::File(path) => {
-                    run(machine, &format!("cat >{path} <<'END OF FILE'\n{}END OF FILE", block.text), 0);
+                    run(
+                        machine,
+                        &format!("cat >{path} <<'END OF FILE'\n{}END OF FILE", block.text),
+                        0,
+                    );
                 }
                 Form::Shown => {
                     let missing = missing_line(&output, &block.text);
@@ -229,7 +241,7 @@ impl Recipe {
         if fs::metadata("/proc/self").unwrap().uid() != 0 {
             return Some("only root may make a machine".to_owned());
         }
-        for path in ["/dev/fuse", "/dev/loop-control", "/usr/bin/dpkg-query"] {
+        for path in ["/dev/fuse", "/dev/loop-control", "/sbin/ip", "/usr/bin/dpkg-query"] {
             if !Path::new(path).exists() {
                 return Some(format!("there is no {path}"));
             }
@@ -244,9 +256,8 @@ impl Recipe {
             }
         }
         let mut machine = Command::new("unshare");
-        machine.args(NAMESPACES).args(["mount", "-t", "tmpfs", "test", "/mnt"]);
-        let machine = machine.output().unwrap();
-        (!machine.status.success()).then(|| "this process may not make namespaces".to_owned())
+        let machine = machine.args(NAMESPACES).args(["sh", "-ec", OVERLAY]).output().unwrap();
+        (!machine.status.success()).then(|| "no namespace with an overlay can be made".to_owned())
     }
 }
 
@@ -268,12 +279,16 @@ impl Drop for Folder {
     }
 }
 
+/// Makes an overlay, as a machine needs it.
+const OVERLAY: &str = "mount -t tmpfs test /mnt; mkdir /mnt/up /mnt/work
+mount -t overlay test -o lowerdir=/etc,upperdir=/mnt/up,workdir=/mnt/work /etc";
+
 const NAMESPACES: &[&str] =
     &["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--net", "--"];
 
 /// First line for the shell of a machine. At its end it kills all processes, which leaves their loop devices, and detaches
 /// these. One with a mounted file system goes with the mounts of the namespace.
-const POWER_CUT: &[u8] = b"trap 'kill -9 -1; for to in $(readlink /dev/cairn/*); do losetup -d /dev/${to##*/}; done' EXIT\n";
+const POWER_CUT: &[u8] = b"trap 'kill -9 -1 2>/dev/null; for to in $(readlink /dev/cairn/*); do losetup -d /dev/${to##*/}; done' EXIT\n";
 
 /// The longest time that a machine may take to end.
 const END_MAX: Duration = Duration::from_secs(30);
@@ -309,7 +324,14 @@ impl Machine {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
             lines.map(|line| send.send(line)).take_while(Result::is_ok).for_each(drop);
         });
-        Self { folder: folder.into(), name: name.into(), user: user.into(), shell, stdin: Some(stdin), ends }
+        Self {
+            folder: folder.into(),
+            name: name.into(),
+            user: user.into(),
+            shell,
+            stdin: Some(stdin),
+            ends,
+        }
     }
 
     /// Runs the commands `text`, the last of which must end with `exit`. Returns their output, as an error if they fail.
@@ -329,7 +351,9 @@ impl Machine {
         let sent = self.stdin.as_mut().unwrap().write_all(line.as_bytes());
         let ended = self.ends.recv_timeout(BLOCK_MAX);
         let output = fs::read_to_string(output).unwrap_or_default();
-        if std::env::var_os("RECIPES_SHOW").is_some() { eprintln!("{text}---\n{output}\n"); }
+        if std::env::var_os("RECIPES_SHOW").is_some() {
+            eprintln!("{text}---\n{output}\n");
+        }
         if sent.is_ok() && ended.is_ok_and(|line| line == "end") { Ok(output) } else { Err(output) }
     }
 
