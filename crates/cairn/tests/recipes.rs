@@ -19,7 +19,7 @@ const BLOCK_MAX: Duration = Duration::from_secs(300);
 /// The beginning of the line that installs the packages of a page.
 const INSTALL: &str = "apt install ";
 
-/// The user with whom the pages that need no root begin.
+/// The user of the pages that need no root.
 const USER: &str = "alice";
 
 /// Makes the image that two pages download. Its boot sector writes a line to the first serial port, then a sector of
@@ -161,7 +161,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Whether `line` is the line `shown`, in which `...` stands for any text.
+/// Whether `line` matches `shown`, in which `...` matches any text.
 fn is_shown(line: &str, shown: &str) -> bool {
     let Some((first, shown)) = shown.split_once("...") else { return line == shown };
     let (middle, last) = shown.rsplit_once("...").unwrap_or(("", shown));
@@ -173,13 +173,13 @@ fn is_shown(line: &str, shown: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns the first line of `shown` that `output` does not have behind the lines before it.
+/// Returns the first line of `shown` that `output` does not have after the preceding lines of `shown`.
 fn missing_line<'s>(output: &str, shown: &'s str) -> Option<&'s str> {
     let mut lines = output.lines().map(str::trim_end);
     shown.lines().find(|shown| !lines.any(|line| is_shown(line, shown)))
 }
 
-/// Prints that the page is passed over, or fails if no page may be.
+/// Prints that the page is passed over. With `RECIPES` in the environment, fails instead.
 fn pass_over(page: &str, reason: &str) {
     assert!(std::env::var_os("RECIPES").is_none(), "{page}: {reason}");
     eprintln!("passed over: docs/recipes/{page}: {reason}");
@@ -261,8 +261,8 @@ impl Recipe {
     }
 }
 
-/// A folder in memory for the machines of a page, removed after the test. The file system of a container cannot be
-/// the upper part of an overlay, and one in memory can.
+/// A folder for the machines of a page, removed after the test. It is in memory, because the file system of a container
+/// cannot be the upper part of an overlay.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -286,8 +286,8 @@ mount -t overlay test -o lowerdir=/etc,upperdir=/mnt/up,workdir=/mnt/work /etc";
 const NAMESPACES: &[&str] =
     &["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--net", "--"];
 
-/// First line for the shell of a machine. At its end it kills all processes, which leaves their loop devices, and detaches
-/// these. One with a mounted file system goes with the mounts of the namespace.
+/// First line for the shell of a machine: at its end the shell kills all processes, and detaches their loop devices. A
+/// loop device with a mounted file system ends with the mounts of the namespace.
 const POWER_CUT: &[u8] = b"trap 'kill -9 -1 2>/dev/null; for to in $(readlink /dev/cairn/*); do losetup -d /dev/${to##*/}; done' EXIT\n";
 
 /// The longest time that a machine may take to end.
@@ -334,7 +334,8 @@ impl Machine {
         }
     }
 
-    /// Runs the commands `text`, the last of which must end with `exit`. Returns their output, as an error if they fail.
+    /// Runs the commands `text` and checks that the last one ends with `exit`. Returns their output, as an error if a
+    /// command fails.
     fn run(&mut self, text: &str, exit: i32) -> Result<String, String> {
         let (block, output) = (self.folder.join("block"), self.folder.join("output"));
         let _ = fs::remove_file(&output);
