@@ -22,7 +22,7 @@ torture:
 
 # Cairn on Debian's own kernel in an emulated machine, with the kernel's NBD client.
 guest:
-	@tools/setup guest && tools/guest
+	@tools/setup guest && tools/guest && tools/nbd-tester
 
 # Every page of docs/recipes, with the programs that it needs. Needs root.
 recipes:

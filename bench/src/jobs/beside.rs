@@ -186,7 +186,7 @@ fn rows(job: Job, medium: Medium, rounds: &[Round]) -> Vec<Row> {
     let share = ratio(&beside, &alone);
     let all: Vec<_> = rounds.iter().map(round_json).collect();
     let (word, words) = job.words();
-    let mb = |values: &[f64]| median(values).value / 1e6;
+    let mib = |values: &[f64]| median(values).value / f64::from(1 << 20);
     let slower = ratio(&each(&|r| r.with.iops), &each(&|r| r.without.iops)).value;
     vec![
         Row {
@@ -210,9 +210,9 @@ fn rows(job: Job, medium: Medium, rounds: &[Round]) -> Vec<Row> {
             title: format!("{words}, {}: the job", medium.words()),
             aim: "at least 10 % of what it gets alone".to_owned(),
             figure: format!(
-                "{:.0} of {:.0} MB/s: {:.1} % ({:.1} to {:.1})",
-                mb(&beside),
-                mb(&alone),
+                "{:.0} of {:.0} MiB/s: {:.1} % ({:.1} to {:.1})",
+                mib(&beside),
+                mib(&alone),
                 share.value * 1e2,
                 share.low * 1e2,
                 share.high * 1e2

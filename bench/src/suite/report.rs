@@ -51,7 +51,7 @@ fn verdict(measured: &Measured) -> Option<Verdict> {
 
 fn amount(iops: f64, block: u32) -> String {
     if block >= 64 << 10 {
-        format!("{:.0} MB/s", iops * f64::from(block) / 1e6)
+        format!("{:.0} MiB/s", iops * f64::from(block) / f64::from(1 << 20))
     } else if iops >= 1e6 {
         format!("{:.2} M/s", iops / 1e6)
     } else {

@@ -160,8 +160,13 @@ fn statuses(samples: &[Sample]) -> impl Iterator<Item = ([Label<'_>; 3], &Device
 }
 
 /// Returns one line for each state of health, with value 1 for the present state `is` and 0 for the others.
-fn states<'a>(labels: &[Label<'a>], is: Health) -> [(Vec<Label<'a>>, u8); 3] {
-    let all = [(Health::Ok, "ok"), (Health::Degraded, "degraded"), (Health::Failed, "failed")];
+fn states<'a>(labels: &[Label<'a>], is: Health) -> [(Vec<Label<'a>>, u8); 4] {
+    let all = [
+        (Health::Ok, "ok"),
+        (Health::Limited, "limited"),
+        (Health::Degraded, "degraded"),
+        (Health::Failed, "failed"),
+    ];
     all.map(|(health, word)| ([labels, &[("state", word)]].concat(), u8::from(health == is)))
 }
 
@@ -214,6 +219,7 @@ mod tests {
             progress: Some(Progress { done_bytes: 1, all_bytes: 4, of_bytes: 4 }),
         };
         let device = DeviceStatus {
+            errors: 0,
             name: "pair".to_owned(),
             kind: "mirror".to_owned(),
             health: Health::Degraded,

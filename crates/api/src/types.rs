@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use block::answers::ChangeLine;
 use block::control::job::Action;
-use block::{Health, Member, Scrub, SpaceUse};
+use block::{Health, Member, MemberState, Scrub, SpaceUse};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,6 +45,9 @@ pub struct NodeView {
     pub words: String,
     /// Health of the node; `ok` in a plan.
     pub health: Health,
+    /// State of the node as a member of the device above it; `None` if it is no member, and in a plan.
+    #[serde(default)]
+    pub member: Option<MemberState>,
 }
 
 /// The part that a node has in requests.
@@ -181,6 +184,9 @@ pub struct DeviceStatus {
     pub members: Vec<Member>,
     /// Values of the device's counters, by name.
     pub counters: BTreeMap<String, u64>,
+    /// Number of requests to the device that failed, since the start.
+    #[serde(default)]
+    pub errors: u64,
     /// State of the scrubs of the device; `None` if it has no copies.
     #[serde(default)]
     pub scrub: Option<Scrub>,

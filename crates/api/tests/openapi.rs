@@ -180,6 +180,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         summary: text(),
         members: vec![member.clone()],
         counters: BTreeMap::from([(text(), 1)]),
+        errors: 1,
         next: Some(text()),
         scrub: Some(scrub.clone()),
         room: Some(room),
@@ -189,6 +190,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         device: text(),
         kind: text(),
         work: block::Job {
+            task: text(),
             what: text(),
             is_reversed: false,
             state: JobState::Running,
@@ -235,6 +237,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         read_only: true,
         words: text(),
         health: Health::Failed,
+        member: Some(MemberState::Stale),
     };
     let export = ExportView {
         name: text(),
@@ -255,6 +258,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         kind: text(),
         offset_bytes: 1,
         label_bytes: 1,
+        path: Some(text()),
+        path_offset_bytes: Some(1),
         how: text(),
         below,
     };

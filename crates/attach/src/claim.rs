@@ -49,6 +49,14 @@ impl Claim {
         Err(Error::new(ErrorKind::InUse, why))
     }
 
+    /// Whether a process has claimed `name`; also `true` if this process may not find out.
+    pub(crate) fn is_taken(name: &Name) -> bool {
+        match File::open(name.lock()) {
+            Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
+    }
+
     /// Returns the claimed name.
     pub fn name(&self) -> &Name {
         &self.name

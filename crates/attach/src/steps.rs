@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
+use crate::claim::Claim;
 use crate::device::Device;
 use crate::loops::{LOOK, Loop};
 use crate::name::{DEVICES, Name};
@@ -243,6 +244,16 @@ pub fn is_left(name: &Name) -> bool {
         || there(name.socket()) != Some(std::io::ErrorKind::NotFound)
         || Device::all_of(name).into_iter().any(|device| !device.is_leaving())
         || is_ours(&name.link())
+}
+
+/// Returns the names in `/dev/cairn` of which a dead process has left parts ([`is_left`]).
+pub fn left() -> Vec<Name> {
+    let entries = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut left: Vec<Name> =
+        names.filter(|name| is_left(name) && !Claim::is_taken(name)).collect();
+    left.sort_by_key(ToString::to_string);
+    left
 }
 
 /// Returns the users of the loop device of `name` that is being disconnected and waits for its last user to close it.

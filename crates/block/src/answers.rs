@@ -14,6 +14,12 @@ pub struct LocateStep {
     /// Length of the label before the data of a labelled disk, in bytes. The offset on the raw disk is larger by this
     /// number.
     pub label_bytes: u64,
+    /// Path of the file or block device of a disk; `None` for other devices and other disks.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Offset of the byte in the file or block device at `path`, in bytes.
+    #[serde(default)]
+    pub path_offset_bytes: Option<u64>,
     /// Transformation of the byte on the way from the device above to this device, in a word; may be empty.
     pub how: String,
     /// Places of the byte in the lowers of this device: several if the device keeps copies.

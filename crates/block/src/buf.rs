@@ -21,9 +21,9 @@ use crate::{Error, ErrorKind, Notify, Result, bail};
 /// Alignment in bytes of every block of the buffer pool: enough for O_DIRECT on any disk.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Length of the longest buffer, and so of the longest single read or write, in bytes. NBD clients may assume this
-/// limit.
-pub const BUF_MAX_BYTES: usize = 32 << 20;
+/// Length of the longest buffer, and so of the longest single read or write, in bytes. NBD clients may assume half of
+/// this limit, and some send requests of this length unasked.
+pub const BUF_MAX_BYTES: usize = 64 << 20;
 
 /// Divisor of a pool's limit: that part of the pool is kept from clients' requests, so that new connections and
 /// background work always find buffers.

@@ -24,7 +24,7 @@ pub trait Work: Sized + 'static {
     type Guard: 'static;
     /// State of one run of the job: from its start until it pauses, stops or is done.
     type Run: 'static;
-    /// Name of the task that runs the job, for traces.
+    /// Name of the task, one noun: `migration`. Job lists, events and traces show it.
     const TASK: &'static str;
     /// Message with which every command to a finished job is refused; `None` if a finished job may be resumed.
     const WHEN_DONE: Option<&'static str> = None;
@@ -173,7 +173,8 @@ impl Job {
             State::Done => (JobState::Done, String::new()),
         };
         let (what, progress) = work.progress();
-        crate::Job { what, is_reversed: work.is_reversed(), state, detail, progress }
+        let (task, is_reversed) = (W::TASK.to_owned(), work.is_reversed());
+        crate::Job { task, what, is_reversed, state, detail, progress }
     }
 
     /// Begins a run of the job. A paused job stays paused, unless it is urgent ([`Work::is_urgent`]).
@@ -279,7 +280,7 @@ impl Job {
 
 /// Reports an event of the job.
 fn emit<W: Work>(work: &W, what: What, more: &str) {
-    let (job, _) = work.progress();
+    let job = format!("{} {}", W::TASK, work.progress().0);
     let words = if more.is_empty() { job } else { format!("{job}: {more}") };
     work.tasks().env().emit(Event { what, device: work.name().to_owned(), member: None, words });
 }

@@ -5,7 +5,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::daemon::DaemonArgs;
 use crate::exit::Result;
 use crate::out::Form;
-use crate::running::At;
+use crate::running::Named;
 use crate::serve::ServeArgs;
 use crate::verbs::{
     apply, attach, bench, check, completions, create, device, events, graph, import, info, job,
@@ -48,9 +48,9 @@ enum Verb {
     /// Show a spec, or the running graphs, with every default filled in
     Show(show::ShowArgs),
     /// List running graphs, and their addresses for clients
-    Ls(At),
+    Ls(Named),
     /// Report the state of every graph, and the next command to type
-    Status(At),
+    Status(Named),
     /// Draw the graph of a spec, or the running graphs
     Graph(graph::GraphArgs),
     /// Show rates of every device, each second
@@ -118,8 +118,8 @@ impl Args {
             Verb::Apply(args) => args.run(form),
             Verb::Undo(args) => args.run(form),
             Verb::Show(args) => args.run(form),
-            Verb::Ls(at) => ls::run(&at, form),
-            Verb::Status(at) => status::run(&at, form),
+            Verb::Ls(at) => ls::run(&at.at(), form),
+            Verb::Status(at) => status::run(&at.at(), form),
             Verb::Graph(args) => args.run(form),
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),
@@ -153,5 +153,41 @@ mod tests {
             let line = format!("\ncairn {} ", verb.get_name());
             assert!(page.contains(&line), "docs/cli.md does not list {}", verb.get_name());
         }
+    }
+
+    /// Returns the command for `path`, the words of a verb.
+    fn verb(path: &str) -> clap::Command {
+        let mut command = Args::command();
+        command.build();
+        path.split(' ').fold(command, |above, word| {
+            above.find_subcommand(word).unwrap_or_else(|| panic!("no verb {path}")).clone()
+        })
+    }
+
+    #[test]
+    fn verbs_have_options_that_cli_page_promises() {
+        const CHANGING: &str = "create serve import stop apply undo attach detach repair wipe";
+        const DEVICE: &str = "fail resync scrub insert replace remove resize";
+        const JOB: &str = "pause resume cancel";
+        const LIVE: &str = "ls status show graph top locate attach detach events";
+        let words = |words: &str, before: &str| {
+            words.split(' ').map(|word| format!("{before}{word}")).collect::<Vec<_>>()
+        };
+        let keys = words("add rm change", "key ");
+        let (device, job) = (words(DEVICE, "device "), words(JOB, "job "));
+        let changing = words(CHANGING, "");
+        for path in [&changing, &keys, &device, &job].into_iter().flatten() {
+            assert!(has(path, "dry-run"), "{path} has no --dry-run");
+        }
+        for path in words(LIVE, "").iter().chain(&device).chain(&job).chain(&keys) {
+            assert!(has(path, "at"), "{path} has no --at");
+        }
+        for path in ["stop", "wipe", "device fail", "device remove", "key rm"] {
+            assert!(has(path, "yes"), "{path} has no --yes");
+        }
+    }
+
+    fn has(path: &str, option: &str) -> bool {
+        verb(path).get_arguments().any(|argument| argument.get_long() == Some(option))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Client, Problem, routes};
+use api::{Client, KeptGraph, Problem, routes};
 use clap::Args;
 
 use crate::complete;
@@ -21,10 +21,32 @@ pub struct At {
     at: Option<PathBuf>,
 }
 
+/// Choice of running graphs for a live verb that takes the name of a graph as its argument too.
+#[derive(Args)]
+pub struct Named {
+    /// The graph, as with --at
+    #[arg(value_name = "GRAPH", conflicts_with = "at", add = complete::kept_or_running_graph())]
+    graph: Option<PathBuf>,
+    #[command(flatten)]
+    at: At,
+}
+
+impl Named {
+    /// Returns the choice of the graph, by its argument or by `--at`.
+    pub fn at(self) -> At {
+        self.graph.map_or(self.at, At::of)
+    }
+}
+
 impl At {
     /// Returns the choice of the graph of that name, or of the graph at that control socket.
     pub fn of(at: PathBuf) -> Self {
         Self { at: Some(at) }
+    }
+
+    /// Whether `--at` chooses the graph called `name` by its name.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.at.as_deref() == Some(Path::new(name))
     }
 
     /// Whether `--at` is not given, so that any graph of this user may be meant.
@@ -50,9 +72,9 @@ impl At {
         if all.len() == 1 {
             return only(all, "are running");
         }
-        let found: Vec<_> = all.into_iter().filter(|client| is_it(client)).collect();
+        let found: Vec<_> = all.iter().filter(|client| is_it(client)).cloned().collect();
         if found.is_empty() {
-            return Err(failure!(NotFound, "no running graph {what}").next("cairn ls"));
+            return Err(failure!(NotFound, "no running graph {what}{}", named(&all)));
         }
         only(found, &format!("match: each {what}"))
     }
@@ -89,10 +111,8 @@ impl At {
                 Ok((client.clone(), name.to_owned()))
             }
             (Err(unresolved), _) => {
-                let unknown = || format!("no running graph has {sort} named {word}");
-                let refusal = unresolved.refuse(word, unknown);
-                let is_unknown = refusal.code == Exit::NotFound.code();
-                Err(if is_unknown { refusal.next("cairn ls") } else { refusal })
+                let unknown = || format!("no running graph has {sort} named {word}{}", named(&all));
+                Err(unresolved.refuse(word, unknown))
             }
         }
     }
@@ -131,14 +151,13 @@ impl At {
         }
         let all = running()?;
         if all.is_empty() {
-            let (why, next) = match daemon() {
-                Some(_) => ("the daemon runs no graph", "cairn apply SPEC, or cairn import"),
-                None => (
-                    "no graph and no daemon is running",
-                    "cairn serve SPEC|FILE; or cairn daemon, and then cairn apply SPEC",
-                ),
-            };
-            return Err(Failure::new(Exit::NotFound, why).next(next));
+            return Err(match kept()? {
+                Some(graphs) => {
+                    Failure::new(Exit::NotFound, idle_words(&graphs)).next(idle_next(&graphs))
+                }
+                None => Failure::new(Exit::NotFound, "no graph and no daemon is running")
+                    .next("cairn serve SPEC|FILE; or cairn daemon, and then cairn apply SPEC"),
+            });
         }
         Ok(all)
     }
@@ -149,25 +168,53 @@ fn only(all: Vec<Client>, what: &str) -> Result<Client> {
     if let [client] = &all[..] {
         return Ok(client.clone());
     }
-    let list = all.iter().map(|client| format!("\n  --at {}", client.path().display()));
+    let names = names_of(&all);
+    let list = all.iter().zip(&names).map(|(client, name)| match name {
+        // A second graph of that name can be chosen by its socket only.
+        Some(name) if names.iter().flatten().filter(|other| *other == name).count() == 1 => {
+            format!("\n  --at {name}")
+        }
+        _ => format!("\n  --at {}", client.path().display()),
+    });
     let (count, list) = (all.len(), list.collect::<String>());
     Err(failure!(Usage, "{count} graphs {what}").next(format!("choose a graph by one of{list}")))
 }
 
-/// Returns a client of the graph that `--at` chooses. A word that is not a path of a file is the name of a graph.
+/// Returns the name of the graph of each client; `None` for a graph that does not answer.
+fn names_of(all: &[Client]) -> Vec<Option<String>> {
+    all.iter().map(|client| client.get(&routes::GRAPH).ok().map(|graph| graph.name)).collect()
+}
+
+/// Returns the end of a message about an unknown name, with the names of the running graphs.
+fn named(all: &[Client]) -> String {
+    let names: Vec<_> = names_of(all).into_iter().flatten().collect();
+    names::listed(names.iter().map(|name| &**name), "", "; running:")
+}
+
+/// Returns a client of the graph that `--at` chooses. A word without a slash is the name of a graph, or else the path
+/// of a socket in this directory.
 ///
 /// # Errors
-/// `Damaged` with the daemon's reason, if a daemon keeps that graph and the graph does not run.
+/// `Damaged` with the daemon's reason, if a daemon keeps that graph and the graph does not run; `NotFound` with the
+/// names of running graphs, if neither a graph nor a file has this name.
 fn meant(at: &Path) -> Result<Client> {
-    let name = at.to_str().filter(|name| !name.contains('/') && !at.exists());
-    let found = name.and_then(|name| {
-        let all = running().unwrap_or_default();
-        all.into_iter().find(|client| is_called(client, name))
-    });
-    match found {
-        Some(found) => Ok(found),
-        None => name.map_or(Ok(()), is_not_kept).map(|()| Client::new(at)),
+    let Some(name) = at.to_str().filter(|name| !name.contains('/')) else {
+        return Ok(Client::new(at));
+    };
+    let all = running().unwrap_or_default();
+    if let Some(found) = all.iter().find(|client| is_called(client, name)) {
+        return Ok(found.clone());
     }
+    is_not_kept(name)?;
+    if at.exists() {
+        return Ok(Client::new(at));
+    }
+    let none = "; no graph is running";
+    let known = match &named(&all)[..] {
+        "" => none.to_owned(),
+        known => known.to_owned(),
+    };
+    Err(failure!(NotFound, "no running graph is called {name}{known}").next("cairn status"))
 }
 
 /// Fails if a daemon keeps the graph called `name`, which has no control socket.
@@ -224,6 +271,32 @@ pub fn sockets() -> Result<Vec<PathBuf>> {
     paths.retain(|path| api::is_heard(path));
     paths.sort();
     Ok(paths)
+}
+
+/// Returns the graphs that this user's daemon keeps; `None` if no daemon runs.
+///
+/// # Errors
+/// The problem of a daemon that does not answer.
+pub fn kept() -> Result<Option<Vec<KeptGraph>>> {
+    let view = daemon().map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
+    Ok(view.map(|daemon| daemon.graphs))
+}
+
+/// Returns the line about a daemon that runs none of the graphs that it keeps. An idle daemon is not an error.
+pub fn idle(kept: &[KeptGraph]) -> String {
+    format!("{}. Next: {}\n", idle_words(kept), idle_next(kept))
+}
+
+fn idle_words(kept: &[KeptGraph]) -> String {
+    let names = kept.iter().map(|graph| &*graph.name);
+    format!("the daemon runs no graph{}", names::listed(names, "", "; it keeps"))
+}
+
+fn idle_next(kept: &[KeptGraph]) -> &'static str {
+    match kept {
+        [] => "cairn apply SPEC, or cairn import",
+        _ => "cairn status",
+    }
 }
 
 /// Returns a client of this user's daemon, if its control socket accepts connections.

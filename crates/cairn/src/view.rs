@@ -24,6 +24,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
         read_only: node.info.read_only,
         words: node.words.clone(),
         health: Health::Ok,
+        member: None,
     };
     let export = |export: &graph::spec::PlannedExport| ExportView {
         name: export.name.clone(),

@@ -7,8 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use api::{Attached, GraphView, Status};
+use common::keeper::{Daemon, mirror};
 use common::machine::{Background, Name, is_root, noise, run};
-use common::{Dir, PAIR, tool};
+use common::{Dir, PAIR, tool, until};
 
 /// Starts `cairn serve` on a sparse file of 512 MiB, with the export `vol`.
 fn file() -> (Dir, common::Serve) {
@@ -287,6 +288,38 @@ fn serve_attaches_export_with_attach_option() {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.err.contains("is killed"), "{ran:?}");
     assert!(name.is_gone());
+}
+
+#[test]
+fn import_attaches_exports_as_before_stop() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let name = Name::new(&dir);
+    let export = format!("{} = {{ on = \"pair\", attach = true }}", name.name);
+    let spec =
+        mirror("home", "").replace("16MiB", "64MiB").replace("vol = { on = \"pair\" }", &export);
+    dir.write("home.toml", &spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    name.make_fs();
+    std::fs::write(name.mount_point().join("kept"), "kept").unwrap();
+    name.umount();
+    let said = dir.text(&["stop", "home"]);
+    assert!(said.ends_with("Next: cairn import home --attach\n"), "{said}");
+    assert!(name.is_gone());
+    let up = dir.text(&["import", "home", "--attach"]);
+    assert!(up.contains(&name.shown()), "{up}");
+    name.mount();
+    assert_eq!(std::fs::read_to_string(name.mount_point().join("kept")).unwrap(), "kept");
+    name.umount();
+    // The daemon keeps the setting for later starts.
+    daemon.kill_worker("home");
+    until("it is attached again", || !name.is_gone());
+    dir.text(&["stop", "home"]);
+    assert!(name.is_gone());
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]

@@ -73,6 +73,9 @@ fn detach_removes_device_with_longest_name_after_kill() {
     name.attach("vol");
     serve.signal("KILL");
     assert_eq!(serve.end().code, -9);
+    let ran = dir.cairn(&["status"]);
+    let left = format!("{} is left of a server that has ended. Next: cairn detach", name.shown());
+    assert!(ran.code == 4 && ran.err.contains(&left), "{ran:?}");
     let ran = name.detach();
     assert!(ran.code == 0 && ran.out.contains("removed"), "{ran:?}");
     assert!(name.is_gone());

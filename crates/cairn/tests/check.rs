@@ -97,7 +97,7 @@ fn check_and_repair_work_on_running_graph() {
     // The label of a disk that was removed says nothing about the graph.
     dir.text(&["create", "c.img", "16M"]);
     dir.text(&["device", "insert", "home/c", "c.img"]);
-    dir.text(&["device", "remove", "home/c"]);
+    dir.text(&["device", "remove", "home/c", "--yes"]);
     assert!(!dir.text(&["check"]).contains("damaged"));
     for (from, words) in [(0, "the front of a.img"), (15 * MIB, "the end of a.img")] {
         damage(&dir, "a.img", from, MIB);

@@ -97,8 +97,7 @@ fn daemon_starts_graphs_without_waiting_for_failing_graph() {
         line("more").contains("WAITING") && line("more").contains("a of \"more\" not found"),
         "{ran:?}"
     );
-    for args in [&["status", "--at", "more"][..], &["job", "ls", "--at", "more"], &["undo", "more"]]
-    {
+    for args in [&["top", "--at", "more"][..], &["job", "ls", "--at", "more"], &["undo", "more"]] {
         let ran = dir.cairn(args);
         let told = ran.err.contains("the daemon keeps more, but its worker does not run");
         assert!(ran.code == 11 && told && ran.err.contains("a of \"more\" not found"), "{ran:?}");

@@ -8,8 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use common::keeper::{Daemon, mirror};
 use common::machine::run;
-use common::{Dir, Ran, tool, until};
+use common::{Dir, Ran, send, tool, until};
 use serde_json::Value;
 
 const HOME: &str = "name = \"home\"\n[disk]\n\
@@ -238,7 +239,7 @@ fn import_reports_open_disks_as_in_use() {
     let serve = dir.serve(&["home.toml"]);
     dir.text(&["create", "c.img", "16M"]);
     dir.text(&["device", "insert", "home/c", "c.img"]);
-    dir.text(&["device", "remove", "home/c"]);
+    dir.text(&["device", "remove", "home/c", "--yes"]);
     let in_use = format!("is in use by process {}", serve.pid());
     let list = dir.text(&["import"]);
     assert!(list.contains(&format!("refused: a.img: {in_use}")), "{list}");
@@ -331,4 +332,91 @@ fn import_probes_64_disks_within_a_second() {
     std::fs::remove_file(dir.path("d9.img")).unwrap();
     let list = dir.text(&["import"]);
     assert!(list.contains("d0.img = d0, change 2;"), "{list}");
+}
+
+/// The command that `stop` prints brings the graph back as it was, except what only the spec has.
+#[test]
+fn stop_prints_import_with_settings_that_labels_do_not_hold() {
+    let dir = Dir::new();
+    dir.write("the key", "correct horse battery staple");
+    let crypt = "pair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
+                 safe = { kind = \"crypt\", on = \"pair\", key = \"file:the key\", kdf_memory = \"1MiB\", kdf_passes = 1 }";
+    let spec = mirror(
+        "home",
+        "raw = { on = \"c\" }\n[nbd]\nlisten = \"unix:home.sock\"\nmax_connections = 9\n",
+    )
+    .replace("pair = { kind = \"mirror\", on = [\"a\", \"b\"] }", crypt)
+    .replace("vol = { on = \"pair\" }", "vol = { on = \"safe\" }")
+    .replace("[device]", "c = { file = \"c.img\", size = \"1MiB\", create = true }\n[device]");
+    dir.write("home.toml", &spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let said = dir.text(&["stop", "home"]);
+    let arguments = "--disk c=c.img --key 'safe=file:the key' --listen unix:home.sock";
+    let expected = format!(
+        "home  stopped; any machine may open its disks. Next: cairn import home {arguments}\n  \
+         labels do not hold max_connections of [nbd] of its spec; cairn apply home.toml sets them again\n"
+    );
+    assert_eq!(said, expected);
+    let up = dir.text(&[
+        "import",
+        "home",
+        "--disk",
+        "c=c.img",
+        "--key",
+        "safe=file:the key",
+        "--listen",
+        "unix:home.sock",
+    ]);
+    assert!(up.contains("home  up.") && up.contains("home.sock"), "{up}");
+    let said = dir.text(&["stop", "home"]);
+    assert!(said.ends_with(&format!("Next: cairn import home {arguments}\n")), "{said}");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn import_sets_options_of_exports() {
+    let dir = made();
+    let ran = cairn(&dir, &["import", "home", "--set", "vol.nonsense=1"]);
+    assert!(
+        ran.code == 2 && ran.err.contains("--set vol.nonsense: home has no such option"),
+        "{ran:?}"
+    );
+    let ran = cairn(&dir, &["import", "home", "--set", "vol.attach=perhaps", "--dry-run"]);
+    assert!(ran.code == 3 && ran.err.contains("attach"), "{ran:?}");
+    let ran = cairn(&dir, &["import", "home", "--attach", "--dry-run"]);
+    match rustix::process::geteuid().is_root() {
+        true => assert!(ran.out.contains("would attach vol as /dev/cairn/vol"), "{ran:?}"),
+        false => assert!(ran.code == 7 && ran.err.contains("root"), "{ran:?}"),
+    }
+}
+
+/// While the daemon tries to start the graph, the disks are in use. The import waits for that attempt.
+#[test]
+fn import_waits_for_start_of_same_graph_by_daemon() {
+    let dir = Dir::new();
+    dir.text(&["create", "c.img", "1M"]);
+    let far = dir.serve(&["c.img", "--listen", "unix:c.sock"]);
+    let spec = mirror("home", "far = { on = \"c\" }\n")
+        .replace("[device]", "c = { nbd = \"nbd+unix:///vol?socket=c.sock\" }\n[device]");
+    dir.write("home.toml", &spec);
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let worker = daemon.worker("home");
+    send(far.pid(), "STOP");
+    send(worker, "KILL");
+    until("the next worker has the disks", || {
+        daemon.graph("home").pid.is_some_and(|pid| pid != worker)
+            && dir.text(&["import"]).contains("is in use")
+    });
+    let far_pid = far.pid();
+    let on = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        send(far_pid, "CONT");
+    });
+    let ran = cairn(&dir, &["import", "home", "--disk", "c=nbd+unix:///vol?socket=c.sock"]);
+    on.join().unwrap();
+    assert!(ran.code == 0 && ran.out.starts_with("home  up."), "{ran:?}");
+    assert_eq!(daemon.stop(), 0);
+    assert_eq!(far.stop().code, 0);
 }

@@ -39,6 +39,10 @@ fn device_commands_fail_and_resync_mirror_member() {
     let graph: GraphView = dir.json(0, &["graph"]);
     let health = |name: &str| graph.nodes.iter().find(|n| n.name == name).unwrap().health;
     assert_eq!((health("pair"), health("a")), (Health::Degraded, Health::Ok));
+    let drawn = dir.text(&["graph"]);
+    assert!(drawn.contains(", failed member\n") && drawn.contains("DEGRADED"), "{drawn}");
+    let dot = dir.text(&["graph", "--dot"]);
+    assert!(dot.contains("failed member\", shape=cylinder, color=red"), "{dot}");
 
     // The last member in sync cannot be failed.
     let ran = dir.cairn(&["device", "fail", "pair/a", "--yes"]);
@@ -64,13 +68,23 @@ fn device_commands_fail_and_resync_mirror_member() {
 #[test]
 fn locate_finds_byte_on_disks() {
     let (dir, _serve) = pair();
+    let file = |name: &str| dir.path(name).display().to_string();
     assert_eq!(
         dir.text(&["locate", "vol", "4KiB"]),
-        "vol 4 KiB -> part -> pair (mirrored) -> a: 1 MiB + 4 KiB\n\
-         \x20                                   `-> b: 1 MiB + 4 KiB\n"
+        format!(
+            "vol 4 KiB -> part -> pair (mirrored) -> a: 1 MiB + 4 KiB\n\
+             \x20                                   `-> b: 1 MiB + 4 KiB\n\
+             \x20 a  {}  byte 1052672\n\
+             \x20 b  {}  byte 1052672\n",
+            file("a.img"),
+            file("b.img")
+        )
     );
     let place: LocateStep = dir.json(0, &["locate", "vol", "4096"]);
     assert_eq!((&*place.name, place.below[0].offset_bytes), ("part", (1 << 20) + 4096));
+    let b = &place.below[0].below[1];
+    assert_eq!((b.path.as_deref(), b.path_offset_bytes), (Some(&*file("b.img")), Some(1052672)));
+    assert_eq!((&place.path, place.path_offset_bytes), (&None, None));
     let ran = dir.cairn(&["locate", "nope", "0"]);
     assert!(ran.code == 4 && ran.err.contains("vol, all"), "{ran:?}");
     let ran = dir.cairn(&["locate", "vol", "16MiB"]);
@@ -91,6 +105,29 @@ fn ls_show_and_graph_describe_running_graph() {
     assert!(drawn.contains("├─ a") && drawn.contains("see above"), "{drawn}");
     assert!(dir.text(&["graph", "--dot"]).starts_with("digraph \"home\""));
     assert!(dir.text(&["graph", "--svg"]).starts_with("<svg "));
+}
+
+/// The file of the disk is truncated while it is served, so reads past its end fail.
+#[test]
+fn status_reports_errors_of_disk_only_if_there_are_any() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "4M"]);
+    let serve = dir.serve(&["disk.img"]);
+    assert!(!dir.text(&["status"]).contains("error"));
+    let status: Vec<Status> = dir.json(0, &["status"]);
+    assert_eq!(status[0].devices[0].errors, 0);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(dir.path("disk.img"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let ran = tool(&dir, "qemu-io", &["-r", "-f", "raw", serve.uri(), "-c", "read 2M 4k"]);
+    assert_ne!(ran.code, 0, "{ran:?}");
+    let ran = dir.cairn(&["status"]);
+    assert!(ran.out.contains("\n  disk: ") && ran.out.contains("since the start\n"), "{ran:?}");
+    let status: Vec<Status> = dir.json(ran.code, &["status"]);
+    assert!(status[0].devices[0].errors > 0, "{status:?}");
 }
 
 #[test]
@@ -166,7 +203,7 @@ fn command_selects_one_of_two_graphs_with_at_option() {
 
     let ran = dir.cairn(&["show"]);
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert!(ran.err.contains(&format!("--at {at}")), "{ran:?}");
+    assert!(ran.err.contains("--at disk.img\n"), "{ran:?}");
     assert!(dir.text(&["show", "--at", &at]).contains("disk.img"));
     let all: Vec<Status> = dir.json(0, &["status"]);
     assert_eq!(all.len(), 2);

@@ -74,11 +74,11 @@ fn device_commands_replace_insert_and_remove_members() {
     dir.text(&["create", "d.img", "10M"]);
     dir.text(&["device", "insert", "pair/d", "d.img", "--wait"]);
     assert!(data_of(&dir, "d.img") == bytes);
-    dir.text(&["device", "remove", "pair/a"]);
+    dir.text(&["device", "remove", "pair/a", "--yes"]);
     let pair = pair(&dir);
     let members: Vec<_> = pair.members.iter().map(|member| member.name.as_str()).collect();
     assert_eq!(members, ["b", "d"]);
-    let ran = dir.cairn(&["device", "remove", "pair/d"]);
+    let ran = dir.cairn(&["device", "remove", "pair/d", "--yes"]);
     assert!(ran.code == 3 && ran.err.contains("2"), "a mirror has two members: {ran:?}");
     serve.stop();
 }
@@ -116,7 +116,7 @@ fn device_insert_resolves_path_from_caller_directory() {
     let d = dir.path("other/d.img").display().to_string();
     from_other(&["device", "replace", "home/b", "c.img", "--wait"]);
     from_other(&["device", "insert", "home/d", &d, "--wait"]);
-    from_other(&["device", "remove", "home/a"]);
+    from_other(&["device", "remove", "home/a", "--yes"]);
     assert!(data_of(&dir, "other/c.img") == bytes && data_of(&dir, "other/d.img") == bytes);
     assert!(dir.text(&["show"]).contains(&d));
     serve.stop().ok();

@@ -188,6 +188,9 @@ fn migration_stays_paused_over_restart_and_cancels_completely() {
     until("some has moved", || jobs(&dir)[0].work.progress.done_bytes > 4 << 20);
     let paused: Job = dir.json(0, &["job", "pause", "safe-move"]);
     until("it rests", || jobs(&dir)[0].work.state == JobState::Paused);
+    let status = dir.text(&["status"]);
+    assert!(status.contains("  safe-move: migration from a to safe, "), "{status}");
+    assert!(status.contains("MiB, paused\n"), "{status}");
     let done = jobs(&dir)[0].work.progress.done_bytes;
     assert!(done >= paused.work.progress.done_bytes && done < SIZE as u64);
     assert_eq!(serve.stop().code, 0);

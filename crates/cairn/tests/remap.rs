@@ -104,7 +104,8 @@ fn discard_frees_space_of_full_thin_volume() {
     let ran = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", "write -P 1 0 32M"]);
     assert!(ran.out.contains("No space left") || ran.err.contains("No space left"), "{ran:?}");
     let status = thin(&dir);
-    assert_eq!(status.health, Health::Ok);
+    assert_eq!(status.health, Health::Limited);
+    assert!(dir.text(&["status"]).contains("   limited   "));
     io(&dir, serve.uri(), &["discard 0 8M", "write -P 2 100M 4M", "read -P 2 100M 4M", "flush"]);
     assert_eq!(serve.stop().code, 0);
 }

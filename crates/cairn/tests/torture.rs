@@ -314,7 +314,7 @@ impl Trial<'_> {
             During::Insert => {
                 self.in_sync();
                 if self.third.take().is_some() {
-                    self.dir.text(&["device", "remove", "home/c"]);
+                    self.dir.text(&["device", "remove", "home/c", "--yes"]);
                 }
                 let file = self.new_file();
                 self.kill_within(&["device", "insert", "home/c", &file, "--wipe"]);
@@ -327,7 +327,7 @@ impl Trial<'_> {
                     self.third = Some(file);
                 }
                 self.in_sync();
-                self.kill_within(&["device", "remove", "home/c"]);
+                self.kill_within(&["device", "remove", "home/c", "--yes"]);
                 self.third = self.third.take().filter(|_| self.has("c"));
             }
             During::Move => self.kill_in_move(),

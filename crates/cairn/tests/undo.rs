@@ -110,7 +110,7 @@ fn undo_reads_history_from_labels_after_restart() {
     // Only the disks are left, and a member that was removed since.
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     is_whole(&dir, serve.uri());
-    dir.cairn(&["device", "remove", "home/c"]).ok();
+    dir.cairn(&["device", "remove", "home/c", "--yes"]).ok();
     serve.stop().ok();
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     let words: Vec<_> = history(&dir).past.into_iter().map(|past| past.then.join(", ")).collect();

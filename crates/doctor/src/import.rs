@@ -150,11 +150,10 @@ impl FoundGraph {
     /// `Invalid` for an option that labels contain, or for a required option that is not set.
     pub fn check_options(&self, registry: Registry, local: &Local) -> Result<()> {
         let spec = self.spec(registry, local);
-        let known = spec.local_options(registry);
         let set = local.options.iter();
         for (device, option) in set.flat_map(|(device, of)| of.keys().map(move |key| (device, key)))
         {
-            if !known.iter().any(|(it, known, _)| it == device && known.name == option) {
+            if !spec.has_local_option(device, option, registry) {
                 bail!(Invalid, "--set {device}.{option}: {} has no such option to set", self.name);
             }
         }

@@ -132,7 +132,7 @@ fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> 
 /// Returns the first findings of a report about an object store, and one finding with the number of the others.
 fn wrong(device: &str, report: &Checked) -> Vec<Finding> {
     let soundness = match report.health {
-        Health::Ok => return Vec::new(),
+        Health::Ok | Health::Limited => return Vec::new(),
         Health::Degraded => Soundness::Repairable,
         Health::Failed => Soundness::Damaged,
     };

@@ -15,8 +15,8 @@ use super::{Engine, Entry, Inner, Portal, Sink};
 const HELD: i64 = 1 << 40;
 
 impl Engine {
-    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`, and no unaligned request
-    /// rewrites a block that `op` would change. `share` is that of the client ([`Sink::share`]).
+    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`, and no request in
+    /// pieces rewrites a block that `op` would change. `share` is that of the client ([`Sink::share`]).
     pub async fn wait_capacity(&self, portal: &Portal, op: &Op, share: Option<&Share>) {
         let (_, need, _) = portal.route(op);
         poll_fn(|cx| {

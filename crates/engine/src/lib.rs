@@ -9,13 +9,13 @@ mod call;
 mod control;
 mod failures;
 mod node;
+mod pieces;
 mod portal;
 mod ready;
 mod reserve;
 mod share;
 mod slot;
 mod split;
-mod unaligned;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -336,7 +336,7 @@ impl Engine {
     /// possibly before this function returns.
     ///
     /// # Errors
-    /// The operation `op`, if the reserve of the request is not free now, or if an unaligned request rewrites one of the
+    /// The operation `op`, if the reserve of the request is not free now, or if a request in pieces rewrites one of the
     /// blocks that it would change. The caller waits with [`Engine::wait_capacity`] and tries again.
     pub fn submit(
         &self,

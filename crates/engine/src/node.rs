@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use block::{Error, Hooks, Info, Op, OpKind, Table, error};
 
+use super::pieces::Rewrites;
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
-use super::unaligned::Rewrites;
 
 /// The number of a node in its engine. A node is a device, a table or a hook.
 pub type NodeId = usize;
@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub counters: Counters,
     /// Whether the device of the node was closed, so that the node refuses every request.
     pub closed: Cell<bool>,
-    /// Blocks of the node that unaligned requests of clients rewrite now.
+    /// Blocks of the node that requests in pieces of clients rewrite now.
     pub rewrites: Rewrites,
 }
 

@@ -10,7 +10,7 @@ use super::node::{Node, Power};
 use super::reserve::Reserve;
 use super::share::{Need, Share};
 use super::slot::AnyDevice;
-use super::{Engine, NodeId, unaligned};
+use super::{Engine, NodeId, pieces};
 
 /// The error message of a portal that was closed because the graph has no export of its name any more.
 const GONE: &str = "the export is no longer offered";
@@ -31,8 +31,8 @@ struct Target {
     /// Number of the node in the engine; `None` once the portal is closed.
     id: Option<NodeId>,
     node: Rc<Node>,
-    /// The node for requests that do not consist of whole blocks of `node`.
-    unaligned: Rc<Node>,
+    /// The node for requests that `node` does not accept as they are.
+    pieces: Rc<Node>,
 }
 
 impl Portal {
@@ -63,8 +63,8 @@ impl Portal {
             let power = Power::Device { device, lowers: Box::default(), future_bytes };
             Rc::new(Node::new(self.name(), info, power, reserve))
         };
-        let unaligned = closed(unaligned::info(&info));
-        *self.0.to.borrow_mut() = Target { id: None, node: closed(info), unaligned };
+        let pieces = closed(pieces::info(&info));
+        *self.0.to.borrow_mut() = Target { id: None, node: closed(info), pieces };
     }
 
     /// Returns the share of the requests through this portal.
@@ -77,20 +77,14 @@ impl Portal {
     #[inline]
     pub(super) fn route(&self, op: &Op) -> (Rc<Node>, Need, Option<ByteRange>) {
         let to = self.0.to.borrow();
-        let range = op.range();
-        let info = &to.node.info;
-        // A request may not reach the padding of the last block; the other node checks that.
-        let is_whole = |range: ByteRange| {
-            range.is_aligned(info.block_size) && (info.padding == 0 || range.end() < info.size)
-        };
-        if range.is_none_or(is_whole) {
-            let changes = range.filter(|_| op.writes());
+        if pieces::takes(&to.node.info, op) {
+            let changes = op.range().filter(|_| op.writes());
             return (to.node.clone(), to.node.reserve.need(op), changes);
         }
-        (to.unaligned.clone(), unaligned::need(to.unaligned.reserve, op), None)
+        (to.pieces.clone(), pieces::need(to.pieces.reserve, op), None)
     }
 
-    /// Whether an unaligned request rewrites a block that the request `op` would change.
+    /// Whether a request in pieces rewrites a block that the request `op` would change.
     #[inline]
     pub(super) fn is_rewritten(&self, op: &Op) -> bool {
         let node = &self.0.to.borrow().node;
@@ -100,29 +94,6 @@ impl Portal {
 
     pub(super) fn target(&self) -> Rc<Node> {
         self.0.to.borrow().node.clone()
-    }
-
-    /// Checks that a node with the facts `new` accepts every request within the limits that clients of the portal know.
-    fn fits(&self, new: &Info) -> Result<()> {
-        let (known, name) = (self.info(), self.name());
-        let refuse = |words: String| {
-            Err(Error::new(ErrorKind::Unsupported, words).next("give the export another name"))
-        };
-        if new.max_transfer < known.max_transfer {
-            return refuse(format!(
-                "clients of export {name} may send requests of {} bytes, and the new graph takes at most {}",
-                known.max_transfer, new.max_transfer
-            ));
-        }
-        // Connections use the buffer in which a payload arrived, at any address that the portal allows.
-        if new.buf_align > known.buf_align {
-            return refuse(format!(
-                "clients of export {name} use buffers at multiples of {} bytes, and the new graph \
-                 needs multiples of {}",
-                known.buf_align, new.buf_align
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -135,8 +106,8 @@ impl Engine {
 
     fn target(&self, id: NodeId) -> Target {
         let node = self.node(id);
-        let unaligned = self.unaligned(id, &node);
-        Target { id: Some(id), node, unaligned }
+        let pieces = self.pieces(id, &node);
+        Target { id: Some(id), node, pieces }
     }
 }
 
@@ -152,16 +123,6 @@ impl Portals {
     /// Returns the portal named `name`, if the set has one.
     pub fn get(&self, name: &str) -> Option<Portal> {
         self.0.borrow().get(name).cloned()
-    }
-
-    /// Checks that each portal of the set can be led to its target in `targets` while clients use the portal.
-    ///
-    /// # Errors
-    /// `Unsupported` if a request that a client of a portal may send would not fit the new node.
-    pub fn fit(&self, engine: &Engine, targets: &Targets) -> Result<()> {
-        let portals = self.0.borrow();
-        let mut known = targets.iter().filter_map(|(name, node)| Some((portals.get(name)?, *node)));
-        known.try_for_each(|(portal, node)| portal.fits(&engine.info(node)))
     }
 
     /// Leads every portal of the set to the target of its name. Creates the portals that are missing, and closes the

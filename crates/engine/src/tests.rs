@@ -1,5 +1,4 @@
 use super::*;
-use block::ErrorKind;
 use block::{
     BUF_MAX_BYTES, Buf, BufPool, ByteRange, Device, Needs, OpKind, Port, Push, State, error,
 };
@@ -580,31 +579,6 @@ fn portals_retarget_moves_creates_and_closes_portals_together() {
     flush(&first).unwrap();
     portals.close(&error!(Io, "the graph is lost"));
     assert_eq!(flush(&first).unwrap_err().to_string(), "first: the graph is lost");
-}
-
-#[test]
-fn portal_fit_rejects_target_with_smaller_request_limit() {
-    let bench = Bench::new();
-    let (_, wide) = bench.disk("wide", 1 << 20);
-    let lower = bench.engine.lower(wide);
-    let with = |change: fn(&mut Info)| {
-        let mut info = lower.info().clone();
-        change(&mut info);
-        let pass = Pass { info, lower: lower.clone() };
-        bench.engine.add_device("pass", Rc::new(pass), Needs::children(1), &[wide]).unwrap()
-    };
-    let narrow = with(|info| info.max_transfer /= 2);
-    let aligned = with(|info| info.buf_align = 4096);
-    let portals = Portals::default();
-    let to = |node| Targets::from([("vol".to_owned(), node)]);
-    portals.retarget(&bench.engine, &to(wide));
-    portals.fit(&bench.engine, &to(wide)).unwrap();
-    for node in [narrow, aligned] {
-        let refused = portals.fit(&bench.engine, &to(node)).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    }
-    portals.retarget(&bench.engine, &to(narrow));
-    portals.fit(&bench.engine, &to(wide)).unwrap();
 }
 
 /// A device whose every request fails with the error that the test sets.

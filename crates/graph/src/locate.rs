@@ -53,6 +53,8 @@ impl Graph {
                 kind: member.kind.name.to_owned(),
                 offset_bytes: offset,
                 label_bytes: member.label_bytes(),
+                path: None,
+                path_offset_bytes: None,
                 how: how.into_owned(),
                 below,
             })

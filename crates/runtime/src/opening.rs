@@ -77,10 +77,7 @@ fn file(open: &Open) -> Result<Opened> {
     // Without O_DIRECT at first: a tmpfs does not need it, and other file systems may refuse it.
     let (file, created) = open_or_create(open)?;
     let stat = fstat(&file).tried(open, "stat")?;
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        let words = "is not a regular file; name a block device with path = PATH";
-        return Err(refused(open, ErrorKind::Invalid, words));
-    }
+    must_be_regular(open, &stat)?;
     lock(open, &file, &stat)?;
     // Inspected under the lock: another process may have changed the size before.
     inspect(open, file, created)
@@ -98,9 +95,28 @@ pub(crate) fn probe(open: &Open) -> Result<StorageFacts> {
             set_len(open, &file, size)?;
             inspect(open, file, true)?
         }
-        (other, _) => inspect(open, other.tried(open, "open")?, false)?,
+        (other, _) => {
+            let file = other.tried(open, "open")?;
+            must_be_regular(open, &fstat(&file).tried(open, "stat")?)?;
+            inspect(open, file, false)?
+        }
     };
     Ok(opened.facts)
+}
+
+/// Fails if the file of a disk is another object of the file system, such as a block device.
+fn must_be_regular(open: &Open, stat: &Stat) -> Result<()> {
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Ok(()),
+        libc::S_IFBLK => {
+            let next = format!("use path = {:?} instead of file", open.path);
+            Err(refused(open, ErrorKind::Invalid, "is a block device").next(next))
+        }
+        _ => {
+            let next = "use file for a file, or path for a block device";
+            Err(refused(open, ErrorKind::Invalid, "is not a regular file").next(next))
+        }
+    }
 }
 
 fn directory_of(path: &Path) -> &Path {

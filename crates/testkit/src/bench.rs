@@ -254,7 +254,7 @@ impl<'s> Bench<'s> {
     /// health or the counter `failed` must show it.
     pub fn is_well(&self) -> bool {
         let report = self.report();
-        report.health == Health::Ok
+        report.health <= Health::Limited
             && !report.counters.iter().any(|(name, n)| *name == "failed" && *n > 0)
     }
 

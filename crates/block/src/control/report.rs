@@ -37,7 +37,10 @@ pub struct SpaceUse {
 /// A long-running background job of a device, as its report shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Description of the job, in words that are printed after the device's kind and name: `from a to b`.
+    /// Name of the task, the same in every list, event and progress bar: `migration`, `packing`, `resync`, `scrub`.
+    #[serde(default)]
+    pub task: String,
+    /// Description of the job, in words that are printed after its task: `from a to b`; may be empty.
     pub what: String,
     /// Whether the job reverts the steps that it carried out before a cancel.
     #[serde(default)]
@@ -194,6 +197,9 @@ pub enum Health {
     /// The device works without a fault.
     #[default]
     Ok,
+    /// The device works without a fault, but delays or refuses some requests as configured: a rate limit, or a limit of
+    /// its space, is reached.
+    Limited,
     /// The device serves, and its data are safe, but its redundancy is reduced.
     Degraded,
     /// The device does not serve requests any more.

@@ -36,6 +36,18 @@ pub fn graph_or_spec() -> ArgValueCompleter {
     })
 }
 
+/// Returns the names of running graphs, and of graphs that a daemon keeps.
+pub fn kept_or_running_graph() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let kept = ask::daemon().map(|daemon| daemon.graphs).unwrap_or_default();
+        let mut names = graphs();
+        names.extend(kept.into_iter().map(|graph| graph.name));
+        names.sort();
+        names.dedup();
+        begun(current, names)
+    })
+}
+
 /// Returns the names of the graphs that a daemon keeps.
 pub fn kept_graph() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {

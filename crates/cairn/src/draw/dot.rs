@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use api::{GraphView, Power};
 
-use super::facts;
+use super::{facts, is_marked};
 
 /// Returns the picture of `graph` as the input of `dot`, for `cairn graph --dot | dot -Tpng`.
 pub fn dot(graph: &GraphView) -> String {
@@ -17,9 +17,10 @@ pub fn dot(graph: &GraphView) -> String {
     }
     for node in &graph.nodes {
         let shape = if node.power == Power::Disk { ", shape=cylinder" } else { "" };
+        let color = if is_marked(node) { ", color=red" } else { "" };
         let name = quoted(&node.name);
         let label = quoted(&format!("{}\n{}", node.name, facts(node)));
-        let _ = writeln!(text, "  {name} [label={label}{shape}];");
+        let _ = writeln!(text, "  {name} [label={label}{shape}{color}];");
         for lower in &node.lowers {
             let _ = writeln!(text, "  {name} -> {};", quoted(lower));
         }

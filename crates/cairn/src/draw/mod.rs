@@ -9,7 +9,7 @@ pub use dot::dot;
 pub use svg::svg;
 pub use term::term;
 
-use api::{ExportView, Health, NodeView, Power};
+use api::{ExportView, Health, MemberState, NodeView, Power};
 use block::units::format_size;
 
 /// Returns the facts about a node that a picture shows beside the node's name.
@@ -23,10 +23,24 @@ fn facts(node: &NodeView) -> String {
     }
     match node.health {
         Health::Ok => {}
+        Health::Limited => facts.push("limited".to_owned()),
         Health::Degraded => facts.push("DEGRADED".to_owned()),
         Health::Failed => facts.push("FAILED".to_owned()),
     }
+    if let Some(state) = node.member.filter(|state| is_behind(*state)) {
+        facts.push(format!("{} member", state.word()));
+    }
     facts.join(", ")
+}
+
+/// Whether a picture marks the node: it has a fault, or is a member that is not in sync.
+fn is_marked(node: &NodeView) -> bool {
+    node.health > Health::Limited || node.member.is_some_and(is_behind)
+}
+
+/// Whether a member in this state lacks data that others have.
+fn is_behind(state: MemberState) -> bool {
+    matches!(state, MemberState::Copying | MemberState::Stale | MemberState::Failed)
 }
 
 /// Returns the facts about an export that a picture shows beside the export's name.
@@ -53,6 +67,7 @@ mod tests {
             read_only: false,
             words: String::new(),
             health: Health::Ok,
+            member: None,
         };
         let export = |name: &str| ExportView {
             name: name.into(),
@@ -98,6 +113,24 @@ mod tests {
         assert_eq!(text.matches(" -> ").count(), 6);
         assert!(text.contains("\"pair\" -> \"p1\""));
         assert!(text.starts_with("digraph \"a<b\" {\n") && text.ends_with("}\n"));
+    }
+
+    #[test]
+    fn pictures_mark_member_that_is_not_in_sync() {
+        let mut graph = diamond();
+        for (state, mark) in [
+            (MemberState::Failed, "failed member"),
+            (MemberState::Stale, "stale member"),
+            (MemberState::Copying, "copying member"),
+        ] {
+            graph.nodes[2].member = Some(state);
+            assert!(term(&graph).contains(&format!("p2     partition, 1 GiB, {mark}\n")));
+            let (text, image) = (dot(&graph), svg(&graph));
+            assert!(text.contains(mark) && text.matches("color=red").count() == 1, "{text}");
+            assert!(image.contains(mark) && image.matches("\"bad\"").count() == 1, "{image}");
+        }
+        graph.nodes[2].member = Some(MemberState::InSync);
+        assert!(!dot(&graph).contains("color=red") && !term(&graph).contains("member"));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use api::{GraphView, Health, NodeView, Power};
+use api::{GraphView, NodeView, Power};
 
 use super::layout::{LAYER_HEIGHT, Layout, layout};
-use super::{export_facts, facts};
+use super::{export_facts, facts, is_marked};
 
 const MARGIN: f64 = 24.0;
 const TITLE_HEIGHT: f64 = 32.0;
@@ -69,12 +69,12 @@ fn labels(graph: &GraphView) -> Vec<Label<'_>> {
 }
 
 fn class(node: &NodeView) -> &'static str {
-    match (node.health, node.power) {
-        (Health::Degraded | Health::Failed, _) => "bad",
-        (_, Power::Disk) => "disk",
-        (_, Power::Table) => "table",
-        (_, Power::Hooks) => "hooks",
-        (_, Power::Device) => "device",
+    match node.power {
+        _ if is_marked(node) => "bad",
+        Power::Disk => "disk",
+        Power::Table => "table",
+        Power::Hooks => "hooks",
+        Power::Device => "device",
     }
 }
 

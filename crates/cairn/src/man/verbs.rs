@@ -201,7 +201,7 @@ pub const VERBS: &[VerbPage] = &[
         files: &[SPEC, CONTROL, RUNTIME],
         examples: &[
             ("cairn show home.toml", "Shows a spec with every default filled in."),
-            ("cairn show --at home", "Shows the spec of a running graph."),
+            ("cairn show home", "Shows the spec of a running graph."),
         ],
         see: &["cairn-spec(5)", "cairn-graph(1)", "cairn-validate(1)"],
     },
@@ -218,7 +218,7 @@ pub const VERBS: &[VerbPage] = &[
         files: &[CONTROL, DAEMON, RUNTIME],
         examples: &[
             ("cairn status", "Reports the state of every graph, and the next command to type."),
-            ("cairn -o json status --at home", "The same about one graph, for a program."),
+            ("cairn -o json status home", "The same about one graph, for a program."),
         ],
         see: &["cairn-events(1)", "cairn-top(1)", "cairn-check(1)"],
     },
@@ -227,7 +227,7 @@ pub const VERBS: &[VerbPage] = &[
         exits: CHANGES,
         files: &[SPEC, CONTROL, RUNTIME],
         examples: &[
-            ("cairn graph", "Draws the running graph."),
+            ("cairn graph home", "Draws a running graph."),
             ("cairn graph home.toml --svg", "Prints a picture of a spec."),
         ],
         see: &["cairn-show(1)", "cairn-locate(1)", "dot(1)"],
@@ -238,7 +238,7 @@ pub const VERBS: &[VerbPage] = &[
         files: LIVE,
         examples: &[
             ("cairn top", "Shows the rates of each device, each second."),
-            ("cairn top --once --interval 10s --at home", "Prints one table, over ten seconds."),
+            ("cairn top home --once --interval 10s", "Prints one table, over ten seconds."),
         ],
         see: &["cairn-status(1)", "cairn-bench(1)", "iostat(1)"],
     },

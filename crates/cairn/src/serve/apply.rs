@@ -37,7 +37,7 @@ impl Serving {
     /// # Errors
     /// The reason why the change is not possible. Then nothing has changed.
     pub async fn apply(self: &Rc<Self>, request: &ApplyRequest) -> Result<Applied> {
-        let turn = self.live.turn().await;
+        let turn = self.turn().await?;
         let mut spec = read(request)?;
         certificates::check(&self.env, &mut spec);
         self.become_or_move(&turn, spec, &request.way).await
@@ -70,7 +70,7 @@ impl Serving {
     /// # Errors
     /// As [`Serving::apply`]; `NotFound` if the graph has no disk of that name.
     pub async fn resize(&self, request: &ResizeRequest) -> Result<Applied> {
-        let turn = self.live.turn().await;
+        let turn = self.turn().await?;
         let now = self.live.now();
         let growth = Growth::of(&now.planned, request)?;
         let ResizeRequest { disk, size_bytes, dry_run } = request;

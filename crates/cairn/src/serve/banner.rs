@@ -34,15 +34,17 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
     }
     if let Some((at, name)) = first(planned) {
         let (uri, qemu) = (try_uri(at, name), qemu(at, name));
+        let is_attached = attached.iter().any(|one| one.export == name);
         let attach = match must_be_root(None) {
-            Ok(()) => format!("cairn attach {name}"),
-            Err(_) => format!("sudo cairn attach '{uri}'"),
+            _ if is_attached => String::new(),
+            Ok(()) => format!("        cairn attach {name}\n"),
+            Err(_) => format!("        sudo cairn attach '{uri}'\n"),
         };
         let _ = write!(
             text,
             "  try:  nbdinfo '{uri}'\n\
              \x20       qemu-img convert {qemu} -O qcow2 {name}.qcow2\n\
-             \x20       {attach}\n\
+             {attach}\
              \x20       fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k \
              --iodepth=32 --time_based --runtime=5\n"
         );

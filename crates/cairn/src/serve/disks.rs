@@ -1,9 +1,12 @@
 //! `cairn device insert`, `replace` and `remove`: live changes of one member of a device.
 
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use api::{Applied, DiskChange, DiskRequest};
+use block::units::format_exact;
 use doctor::Opening;
+use graph::Member;
 use kind::Kind;
 
 use super::{Serving, live};
@@ -17,7 +20,7 @@ impl Serving {
     /// # Errors
     /// As [`Serving::apply`]. A disk with data is refused, unless the request permits to overwrite the data.
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
-        let turn = self.live.turn().await;
+        let turn = self.turn().await?;
         let DiskRequest { member, change, .. } = request;
         let device = self.device_of(request)?;
         let mut spec = self.spec.borrow().clone();
@@ -39,16 +42,47 @@ impl Serving {
         edited.map_err(|why| Failure::new(Exit::Usage, why))?;
         if matches!(change, DiskChange::Replace(_)) && !request.wipe {
             // This check fails if the new disk already holds data.
-            let replaced = vec![member.clone()];
-            self.wanted(&spec, Opening { replaced, ..self.opening(Vec::new()) }, true).await?;
+            let opening = Opening { replaced: vec![member.clone()], ..self.opening(Vec::new()) };
+            let wanted = self.wanted(&spec, opening, true).await;
+            wanted.map_err(|failure| self.by_size(failure, &device, request))?;
         }
-        let mut applied =
-            self.become_spec(&turn, spec, self.opening(wipe), request.dry_run).await?;
+        let became = self.become_spec(&turn, spec, self.opening(wipe), request.dry_run).await;
+        let mut applied = became.map_err(|failure| self.by_size(failure, &device, request))?;
         // A daemon keeps the changed spec by itself.
         if !request.dry_run && self.record.is_none() {
             applied.notes.push(note(&device, request));
         }
         Ok(applied)
+    }
+
+    /// Returns the failure of a change. If the new disk is smaller than the device above it, the failure names the
+    /// disk and the size that it needs, because faults of the new spec name only devices that would become smaller.
+    fn by_size(&self, failure: Failure, device: &str, request: &DiskRequest) -> Failure {
+        let (DiskChange::Insert(path) | DiskChange::Replace(path)) = &request.change else {
+            return failure;
+        };
+        let now = self.live.now();
+        let nodes = &now.planned.nodes;
+        let Some(node) = nodes.iter().find(|node| node.name == device) else { return failure };
+        let below = node.lowers.iter().filter_map(|lower| now.graph.member(&nodes[*lower].name));
+        // A label takes the same number of bytes at both ends of a disk.
+        let label_bytes = 2 * below.map(Member::label_bytes).max().unwrap_or(0);
+        let needed = node.info.data_bytes() + label_bytes;
+        let label = if label_bytes > 0 { " with the label" } else { "" };
+        let Some(has) = size_of(&request.directory.join(path)).filter(|has| *has < needed) else {
+            return failure;
+        };
+        let kinds = [Exit::Spec, Exit::Usage, Exit::Unsupported].map(Exit::code);
+        if !kinds.contains(&failure.code) {
+            return failure;
+        }
+        let (path, member) = (path.display(), &request.member);
+        let (has, needed) = (format_exact(has), format_exact(needed));
+        failure
+            .reworded(format!(
+                "{path} is too small for {device}/{member}: it has {has}, and {device} needs {needed}{label}"
+            ))
+            .next("a disk of that size at least")
     }
 
     /// Returns the name of the device that a request is about. A new member has no path yet; so for an insert the
@@ -72,6 +106,11 @@ impl Serving {
         let found = names::resolve(&word, members);
         found.map(|it| it.name.clone()).map_err(|why| why.refuse(&word, unknown))
     }
+}
+
+/// Returns the size in bytes of a file or block device; `None` if it cannot be opened.
+fn size_of(path: &Path) -> Option<u64> {
+    std::fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()
 }
 
 /// Returns the kind of the disk at `path`, and the path for the spec. A relative path begins in `directory`; it stays

@@ -150,14 +150,17 @@ impl Serving {
 
 /// Returns the jobs of a device from its report, each with a key that does not change while the job runs.
 fn jobs_of(report: Report) -> Vec<(String, block::Job)> {
-    let running = |what: String, detail, progress| {
-        let state = block::JobState::Running;
-        (what.clone(), block::Job { what, is_reversed: false, state, detail, progress })
+    let running = |task: &str, what: String, detail, progress| {
+        let (task, state) = (task.to_owned(), block::JobState::Running);
+        let key = format!("{task} {what}");
+        (key, block::Job { task, what, is_reversed: false, state, detail, progress })
     };
-    let scrub = report.scrub.and_then(|scrub| scrub.progress);
-    let scrub = scrub.map(|progress| running("scrub".to_owned(), String::new(), progress));
+    let scrub = report.scrub.and_then(|scrub| {
+        let what = if scrub.is_repairing { "with repair" } else { "" };
+        Some(running("scrub", what.to_owned(), String::new(), scrub.progress?))
+    });
     let copied = report.members.into_iter().filter_map(|member| {
-        Some(running(format!("to {}", member.name), member.detail, member.progress?))
+        Some(running("resync", format!("to {}", member.name), member.detail, member.progress?))
     });
     let own = report.jobs.into_iter().map(|job| (String::new(), job));
     own.chain(copied).chain(scrub).collect()

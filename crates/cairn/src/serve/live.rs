@@ -11,8 +11,9 @@ use api::{
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Verb, find_verb};
-use block::{ErrorKind, Report};
+use block::{ErrorKind, MemberState, Report};
 use engine::Engine;
+use graph::spec::Planned;
 use graph::{Graph, Member};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -86,8 +87,8 @@ where
 }
 
 /// Returns the status of every device.
-fn devices(graph: &Graph) -> Vec<DeviceStatus> {
-    graph.members().iter().map(|member| device(member, graph.report(member))).collect()
+fn devices(engine: &Engine, graph: &Graph) -> Vec<DeviceStatus> {
+    graph.members().iter().map(|member| device(engine, member, graph.report(member))).collect()
 }
 
 /// Returns the worst health of the devices behind exports. The health of a device with members includes that of its
@@ -112,6 +113,28 @@ fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
         errors: counters.errors(),
         in_flight: counters.in_flight(),
     })
+}
+
+/// Returns the rank of the state of a member: the higher, the worse.
+fn severity(state: MemberState) -> u8 {
+    match state {
+        MemberState::InSync => 0,
+        MemberState::Spare => 1,
+        MemberState::Copying => 2,
+        MemberState::Stale => 3,
+        MemberState::Failed => 4,
+    }
+}
+
+/// Adds to each disk on the way of a byte the path of its file or block device, and the offset there.
+fn on_disks(place: &mut LocateStep, planned: &Planned) {
+    let node = planned.nodes.iter().find(|node| node.name == place.name);
+    if let Some(path) = node.and_then(|node| node.path()) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        place.path = Some(path.to_string_lossy().into_owned());
+        place.path_offset_bytes = Some(place.offset_bytes + place.label_bytes);
+    }
+    place.below.iter_mut().for_each(|below| on_disks(below, planned));
 }
 
 /// Returns the path of each member of the graph, with the member's device.
@@ -155,15 +178,20 @@ impl Serving {
 
     fn graph(&self) -> GraphView {
         let mut view = self.view();
-        for (node, device) in view.nodes.iter_mut().zip(devices(&self.live.now().graph)) {
+        let devices = devices(&self.engine, &self.live.now().graph);
+        let members = || devices.iter().flat_map(|device| &device.members);
+        for (node, device) in view.nodes.iter_mut().zip(&devices) {
             node.health = device.health;
+            // A node below several devices is shown in its worst state.
+            let states = members().filter(|member| member.name == node.name);
+            node.member = states.map(|member| member.state).max_by_key(|state| severity(*state));
         }
         view
     }
 
     fn status(&self) -> Status {
         let graph = &self.live.now().graph;
-        let devices = devices(graph);
+        let devices = devices(&self.engine, graph);
         Status {
             graph: graph.name().to_owned(),
             pid: std::process::id(),
@@ -202,7 +230,9 @@ impl Serving {
             let (graph, names) = (graph.name(), names.join(", "));
             fail!(NotFound, "{graph} has no export {export:?}; its exports: {names}");
         };
-        Ok(graph.locate(found, *offset).await?)
+        let mut place = graph.locate(found, *offset).await?;
+        on_disks(&mut place, &self.live.now().planned);
+        Ok(place)
     }
 
     async fn attach_by_hand(&self, request: AttachRequest) -> Result<Attached> {
@@ -224,7 +254,8 @@ impl Serving {
             self.live.ask::<V>(&name, args).await?;
         }
         let now = self.live.now();
-        let found = now.graph.member(&name).map(|found| device(found, now.graph.report(found)));
+        let found = now.graph.member(&name);
+        let found = found.map(|found| device(&self.engine, found, now.graph.report(found)));
         found.ok_or_else(|| {
             failure!(NotFound, "the device {name} was removed from the graph meanwhile")
         })
@@ -248,7 +279,7 @@ impl Serving {
     }
 }
 
-fn device(member: &Member, report: Report) -> DeviceStatus {
+fn device(engine: &Engine, member: &Member, report: Report) -> DeviceStatus {
     DeviceStatus {
         name: member.name.clone(),
         kind: member.kind.name.to_owned(),
@@ -256,6 +287,7 @@ fn device(member: &Member, report: Report) -> DeviceStatus {
         summary: report.summary,
         members: report.members,
         counters: report.counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
+        errors: engine.counters(member.counted(), |counters| counters.errors()),
         scrub: report.scrub,
         room: report.room,
         next: report.next,

@@ -160,6 +160,8 @@ pub struct Serving {
     followed: RefCell<BTreeSet<String>>,
     /// The daemon's record of the graph; `None` if no daemon keeps the graph.
     record: Option<OnFile>,
+    /// Whether the server has begun to stop, so that no change begins any more.
+    stopping: Cell<bool>,
 }
 
 /// Guard that removes the files of disks that the start of a graph has created, if the start fails. It removes none if
@@ -225,6 +227,7 @@ impl Serving {
             jobs: RefCell::default(),
             followed: RefCell::default(),
             record: None,
+            stopping: Cell::default(),
         })
     }
 

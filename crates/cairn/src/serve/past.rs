@@ -51,7 +51,7 @@ impl Serving {
     /// `Unsupported` if the graph has no labelled disks; errors of the disks.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         // The graph must not change during the check.
-        let _turn = self.live.turn().await;
+        let _turn = self.turn().await?;
         let now = self.live.now();
         let labels = now.labels.as_ref().ok_or_else(|| {
             let why = "no disk of this graph has a label to check";
@@ -72,7 +72,7 @@ impl Serving {
     /// As [`Serving::apply`]; `NotFound` if the labels do not contain the requested spec, or the path of a disk is
     /// not known.
     pub async fn go_back(self: &Rc<Self>, request: UndoRequest) -> Result<Applied> {
-        let turn = self.live.turn().await;
+        let turn = self.turn().await?;
         if !(request.disks.is_empty() && request.keys.is_empty() && request.options.is_empty()) {
             here(&request.way.directory, "paths")?;
         }

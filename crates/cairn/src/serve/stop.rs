@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use block::units::format_duration;
 use block::{Mono, first};
+use graph::live::ChangeGuard;
 use runtime::{Core, Signals};
 use rustix::process::Signal;
 
@@ -100,6 +101,7 @@ impl Serving {
         code: u8,
     ) -> Ended {
         process::notify_manager("STOPPING=1");
+        self.stopping.set(true);
         let stop = async {
             if let Some(mut command) = command {
                 command.terminate();
@@ -119,6 +121,28 @@ impl Serving {
             Ok(Err(why)) => Ended::Unflushed(why),
             Err(_) => Ended::Unflushed(AT_ONCE.to_owned()),
         }
+    }
+
+    /// Waits until no other change of the graph is in progress, and keeps others out until the guard is dropped.
+    ///
+    /// # Errors
+    /// `InUse` if the server has begun to stop: it makes no more changes.
+    pub(super) async fn turn(&self) -> Result<ChangeGuard> {
+        self.must_go_on()?;
+        let turn = self.live.turn().await;
+        self.must_go_on()?;
+        Ok(turn)
+    }
+
+    /// Fails if the server has begun to stop.
+    fn must_go_on(&self) -> Result<()> {
+        if !self.stopping.get() {
+            return Ok(());
+        }
+        let now = self.live.now();
+        let why = format!("{} is stopping, and is not changed any more", now.graph.name());
+        let next = "the same command when cairn status does not list it any more";
+        Err(Failure::new(Exit::InUse, why).next(next))
     }
 
     /// Waits for a signal that ends the process without further waits. The signals of a supervisor (USR1, USR2) do

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use api::{Applied, ApplyRequest, ChangeWay, Client, GraphSource, Health, UpRequest, routes};
+use api::{
+    Applied, ApplyRequest, ChangeWay, Client, GraphSource, Health, KeptGraph, UpRequest, routes,
+};
 use block::KeySource;
 use block::units::{parse_size, write_size};
 use clap::Args;
@@ -197,16 +199,20 @@ pub(super) fn bring_up(
     lent: &BTreeMap<String, Lent>,
 ) -> Result {
     up.keys = lent.iter().map(|(device, key)| (device.clone(), key.path().into())).collect();
-    let kept = daemon.ask(&routes::UP, &up)?;
+    print_up(form, &daemon.ask(&routes::UP, &up)?)
+}
+
+/// Prints that the graph runs, and its addresses.
+pub fn print_up(form: Form, kept: &KeptGraph) -> Result {
     let (mut degraded, mut uris) = ("", Vec::new());
     if let Some(client) = At::default().named(&kept.name)? {
-        if client.get(&routes::STATUS)?.health != Health::Ok {
+        if client.get(&routes::STATUS)?.health > Health::Limited {
             degraded = ", degraded";
         }
         let exports = client.get(&routes::GRAPH)?.exports.into_iter();
         uris.extend(exports.flat_map(|export| export.attached.into_iter().chain(export.uris)));
     }
-    form.print(&kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))
+    form.print(kept, || format!("{}  up{degraded}.  {}\n", kept.name, uris.join("   ")))
 }
 
 /// Prints the changes of a graph that were made; in a dry run, those that would be made.

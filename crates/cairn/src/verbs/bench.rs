@@ -149,13 +149,13 @@ impl BenchArgs {
 
     fn text(&self, all: &[Measured]) -> String {
         let rounds = format!("{} rounds of {}", self.rounds, format_duration(self.time));
-        let head = ["EXPORT", "IOPS", "MB/s", "p50", "p99", "MAX"].map(str::to_owned);
+        let head = ["EXPORT", "IOPS", "MiB/s", "p50", "p99", "MAX"].map(str::to_owned);
         let mut rows = vec![head.to_vec()];
         for one in all {
             rows.push(vec![
                 one.uri.clone(),
                 format!("{:.0}", one.median_iops),
-                format!("{:.1}", one.bytes_per_second / 1e6),
+                format!("{:.1}", one.bytes_per_second / f64::from(1 << 20)),
                 format!("{:.0} us", one.p50_us),
                 format!("{:.0} us", one.p99_us),
                 format!("{:.0} us", one.max_us),

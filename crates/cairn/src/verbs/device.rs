@@ -56,7 +56,13 @@ enum Verb {
     /// Replace a member by a disk
     Replace(DiskArgs),
     /// Remove a member
-    Remove(Target),
+    Remove {
+        #[command(flatten)]
+        target: Target,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
     /// Let the graph use all of a disk that has grown, or extend its file first
     Resize {
         /// The disk, by its name in the spec; `disk` for a served file or device without a spec
@@ -173,7 +179,7 @@ impl DeviceArgs {
             Verb::Scrub(args) => args.run(form),
             Verb::Insert(args) => args.run(form, DiskChange::Insert),
             Verb::Replace(args) => args.run(form, DiskChange::Replace),
-            Verb::Remove(target) => target.remove(form),
+            Verb::Remove { target, yes } => target.remove(form, yes),
             Verb::Resize { disk, size, dry_run, at } => {
                 let (client, disk) = at.owner("a disk", &disk, names::resolve, nodes)?;
                 let request = ResizeRequest { disk, size_bytes: size, dry_run };
@@ -203,10 +209,18 @@ impl DiskArgs {
 }
 
 impl Target {
-    fn remove(&self, form: Form) -> Result {
+    fn remove(&self, form: Form, yes: bool) -> Result {
         let (client, name) = self.resolve()?;
-        let applied =
-            client.ask(&routes::DISK, &self.disk_request(name, DiskChange::Remove, false)?)?;
+        // This only reads the state of the member.
+        let device = client.ask(&routes::FAIL, &name.request(true))?;
+        let request = self.disk_request(name, DiskChange::Remove, false)?;
+        if !self.dry_run {
+            // A change that would be refused is reported before the question.
+            client.ask(&routes::DISK, &DiskRequest { dry_run: true, ..request.clone() })?;
+            let Member { name: member, state, .. } = self.find(&device)?;
+            confirm(yes, &format!("remove the member {member} ({state}) of {}?", device.name))?;
+        }
+        let applied = client.ask(&routes::DISK, &request)?;
         super::apply::print(form, &applied, self.dry_run)
     }
 
@@ -296,7 +310,13 @@ impl Target {
 
     fn resync(&self, form: Form, wait: bool) -> Result {
         let (client, name) = self.resolve()?;
-        let device = client.ask(&routes::RESYNC, &name.request(self.dry_run))?;
+        let before = client.ask(&routes::RESYNC, &name.request(true))?;
+        // A resync that runs already is watched like one that this command begins.
+        let is_under_way = wait && self.find(&before)?.state == MemberState::Copying;
+        let device = match self.dry_run || is_under_way {
+            true => before,
+            false => client.ask(&routes::RESYNC, &name.request(false))?,
+        };
         if !wait || self.dry_run {
             return self.print(form, &device, "resync the member from members in sync");
         }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form};
-use crate::running::At;
+use crate::running::Named;
 
 /// Arguments of `events`.
 #[derive(Args)]
@@ -15,13 +15,13 @@ pub struct EventsArgs {
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
-    at: At,
+    at: Named,
 }
 
 impl EventsArgs {
     /// Prints a line for each recent event; with `--follow`, also for each later one.
     pub fn run(self, form: Form) -> Result {
-        let client = self.at.one()?;
+        let client = self.at.at().one()?;
         if !self.follow {
             client
                 .ask(&routes::EVENTS, &EventsAfter::default())?

@@ -11,14 +11,15 @@ use crate::draw;
 use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
+use crate::source::is_spec;
 use crate::view;
 
 /// Arguments of `graph`.
 #[derive(Args)]
 pub struct GraphArgs {
-    /// The spec to draw; by default the running graphs
-    #[arg(conflicts_with = "at", add = complete::spec())]
-    spec: Option<PathBuf>,
+    /// A running graph, or a spec (.toml); by default the graph that runs
+    #[arg(value_name = "GRAPH|SPEC", conflicts_with = "at", add = complete::graph_or_spec())]
+    graph: Option<PathBuf>,
     /// Draw an SVG image
     #[arg(long, conflicts_with = "dot")]
     svg: bool,
@@ -32,8 +33,9 @@ pub struct GraphArgs {
 impl GraphArgs {
     /// Prints the picture of the graph.
     pub fn run(self, form: Form) -> Result {
-        let graph = match &self.spec {
-            Some(path) => view::graph(&plan(path)?, None, |_| Vec::new()),
+        let graph = match self.graph {
+            Some(path) if is_spec(&path) => view::graph(&plan(&path)?, None, |_| Vec::new()),
+            Some(name) => At::of(name).one()?.get(&routes::GRAPH)?,
             None => self.at.one()?.get(&routes::GRAPH)?,
         };
         form.print(&graph, || match (self.svg, self.dot) {

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use api::{Client, GraphSource, UpRequest};
+use api::{Client, GraphSource, Phase, UpRequest, routes};
 use block::KeySource;
 use block::units::format_duration;
 use clap::Args;
@@ -25,6 +26,12 @@ use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
 use crate::source::{Source, failure_of};
 
+/// Interval of the looks at an attempt of the daemon to start the wanted graph, which has the disks open meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Largest number of looks at such an attempt: those of 20 s.
+const ATTEMPT_LOOKS: u32 = 100;
+
 /// Arguments of `import`.
 #[derive(Args)]
 pub struct ImportArgs {
@@ -33,9 +40,12 @@ pub struct ImportArgs {
     /// Source of the key of a device: file:PATH, fd:NUMBER, credential:NAME; by default you are asked
     #[arg(long, value_name = "DEVICE=SOURCE", value_parser = pair, add = complete::key_source_of_device())]
     key: Vec<(String, String)>,
-    /// An option of a device that labels do not hold, such as the file of a trace
+    /// An option of a device or export that labels do not hold, such as the file of a trace
     #[arg(long, value_name = "DEVICE.OPTION=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
+    /// Attach every export as a block device of this machine; labels do not hold this
+    #[arg(long, requires = "graph")]
+    attach: bool,
     /// Place of a disk that is not found automatically: a path, or an NBD URI
     #[arg(long, value_name = "NAME=PATH|URI", value_parser = pair)]
     disk: Vec<(String, String)>,
@@ -108,20 +118,23 @@ impl ImportArgs {
     /// Lists the graphs on the disks of this machine, or serves one of them.
     pub fn run(self, form: Form) -> Result {
         let keys = keys(&self.key)?;
-        let found = {
-            let core = core()?;
-            let env = core.env();
-            let doctor = labels::doctor(&env);
-            let (found_labels, skipped) = core.block_on(doctor.labels(&self.directory))?;
-            let mut graphs = graphs(&doctor, found_labels, &skipped);
-            for graph in graphs.iter_mut().filter(|_| self.graph.is_none()) {
-                graph.refused = core.block_on(graph.refusals(&doctor));
-            }
-            Found { graphs, skipped }
-        };
+        let mut found = self.scan()?;
         let Some(wanted) = &self.graph else {
             return form.print(&found, || found.text());
         };
+        let daemon = running::daemon().filter(|_| self.options.suits_daemon());
+        for look in 0..ATTEMPT_LOOKS {
+            let Some(name) = found.name_in_use(wanted) else { break };
+            let Some(daemon) = &daemon else { break };
+            let graphs = daemon.get(&routes::DAEMON)?.graphs;
+            let Some(kept) = graphs.into_iter().find(|kept| kept.name == name) else { break };
+            match kept.phase {
+                Phase::Starting | Phase::Waiting => std::thread::sleep(LOOK),
+                Phase::Up if look > 0 => return apply::print_up(form, &kept),
+                Phase::Up | Phase::Stopping | Phase::GivenUp | Phase::Stopped => break,
+            }
+            found = self.scan()?;
+        }
         let graph = found.choose(wanted)?;
         if let Some(faults) = graph.spec(REGISTRY, &Local::default()).faults() {
             return Err(failure_of(faults));
@@ -129,10 +142,23 @@ impl ImportArgs {
         let local = self.local(graph, keys)?;
         let mut spec = graph.spec(REGISTRY, &local);
         trust(&mut spec, &self.trust)?;
-        if let Some(daemon) = running::daemon().filter(|_| self.options.suits_daemon()) {
+        if let Some(daemon) = daemon {
             return self.bring_up(form, &daemon, graph, local);
         }
         self.options.serve(Source::Labels(Box::new(spec)), &self.wipe, form)
+    }
+
+    /// Scans the disks of this machine for graphs.
+    fn scan(&self) -> Result<Found> {
+        let core = core()?;
+        let env = core.env();
+        let doctor = labels::doctor(&env);
+        let (found_labels, skipped) = core.block_on(doctor.labels(&self.directory))?;
+        let mut graphs = graphs(&doctor, found_labels, &skipped);
+        for graph in graphs.iter_mut().filter(|_| self.graph.is_none()) {
+            graph.refused = core.block_on(graph.refusals(&doctor));
+        }
+        Ok(Found { graphs, skipped })
     }
 
     /// Makes a daemon serve the graph, and keep the graph in its records.
@@ -194,13 +220,26 @@ impl ImportArgs {
                 ));
             }
         }
-        let local = Local { disks, keys, options: options(&self.set)? };
+        let mut local = Local { disks, keys, options: options(&self.set)? };
+        if self.attach {
+            let spec = graph.spec(REGISTRY, &local);
+            for export in spec.export_names() {
+                let of_export = local.options.entry(export.to_owned()).or_default();
+                of_export.insert("attach".to_owned(), "true".to_owned());
+            }
+        }
         graph.check_options(REGISTRY, &local)?;
         Ok(local)
     }
 }
 
 impl Found {
+    /// Returns the name of the graph whose name or uuid is `wanted`, if another process has one of its disks open.
+    fn name_in_use(&self, wanted: &str) -> Option<String> {
+        let graph = self.choose(wanted).ok()?;
+        graph.disks.iter().any(|disk| disk.in_use.is_some()).then(|| graph.name.clone())
+    }
+
     /// Returns the graph whose name or uuid is `wanted`.
     fn choose(&self, wanted: &str) -> Result<&FoundGraph> {
         let is_it = |graph: &&FoundGraph| graph.name == wanted || graph.uuid == wanted;

@@ -13,7 +13,7 @@ use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::Form;
-use crate::running::At;
+use crate::running::{At, Named};
 
 /// Interval of the checks of the progress of a job.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ pub struct JobArgs {
 #[derive(Subcommand)]
 enum Verb {
     /// List jobs in progress
-    Ls(At),
+    Ls(Named),
     /// Watch a job until it ends; it continues after Ctrl-C
     Watch {
         /// The job, by its number or its device
@@ -69,7 +69,7 @@ impl JobArgs {
     /// Carries out the verb of `cairn job` on the running graphs.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Ls(at) => list(&at, form),
+            Verb::Ls(named) => list(&named.at(), form),
             Verb::Watch { job, at } => {
                 let (client, job) = owner(&at, &job)?;
                 watch(&client, &job, form)
@@ -101,10 +101,11 @@ impl Row {
     }
 }
 
-/// Returns a line about a job: `safe-move  migrate from a to safe  37 %, 380 MiB of 1 GiB`
+/// Returns a line about a job: `safe-move  migration from a to safe  37 %, 380 MiB of 1 GiB`
 fn line(job: &Job) -> String {
-    let Job { device, kind, work, .. } = job;
-    let block::Job { what, progress, detail, state, .. } = work;
+    let Job { device, work, .. } = job;
+    let block::Job { task, what, progress, detail, state, .. } = work;
+    let task = format!("{task} {what}");
     let percent = progress.done_bytes.saturating_mul(100) / progress.all_bytes.max(1);
     let [done, all] = [progress.done_bytes, progress.all_bytes].map(format_size);
     let state = match state {
@@ -113,7 +114,7 @@ fn line(job: &Job) -> String {
         JobState::Stopped => format!(", STOPPED: {detail}"),
         JobState::Done => ", done".to_owned(),
     };
-    format!("{device}  {kind} {what}  {percent} %, {done} of {all}{state}")
+    format!("{device}  {}  {percent} %, {done} of {all}{state}", task.trim_end())
 }
 
 /// Returns a client of the graph with the job that `wanted` names, and the name of the job in the graph.
@@ -147,8 +148,8 @@ pub fn watch(client: &Client, wanted: &str, form: Form) -> Result {
         return Err(failure!(NotFound, "no job {wanted:?}").next("cairn job ls"));
     };
     let graph = client.get(&routes::GRAPH)?.name;
-    let bar =
-        progress::bar(&job.kind, &format!("{graph}/{}", job.device), job.work.progress.all_bytes);
+    let whose = format!("{graph}/{}", job.device);
+    let bar = progress::bar(&job.work.task, &whose, job.work.progress.all_bytes);
     let shown = std::io::stderr().is_terminal();
     while job.work.state == JobState::Running {
         bar.set_position(job.work.progress.done_bytes);

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::complete;
 use crate::exit::Result;
-use crate::out::Form;
+use crate::out::{Form, columns};
 use crate::running::At;
 
 /// Arguments of `locate`.
@@ -31,7 +31,9 @@ impl LocateArgs {
         form.print(&place, || {
             let mut text = format!("{} {} -> ", byte.export, sum(byte.offset));
             draw(&place, text.chars().count() - 3, &mut text);
-            text
+            let mut files = Vec::new();
+            on_files(&place, &mut files);
+            text + &columns("<<<", &files)
         })
     }
 }
@@ -63,6 +65,15 @@ fn draw(place: &LocateStep, column: usize, text: &mut String) {
     }
 }
 
+/// Adds to `rows` each disk below a place: its name, the path of its file or block device, and the byte there.
+fn on_files(place: &LocateStep, rows: &mut Vec<Vec<String>>) {
+    if let (Some(path), Some(offset)) = (&place.path, place.path_offset_bytes) {
+        let row = vec![format!("  {}", place.name), path.clone(), format!("byte {offset}")];
+        rows.extend((!rows.contains(&row)).then_some(row));
+    }
+    place.below.iter().for_each(|below| on_files(below, rows));
+}
+
 /// Returns the exact offset `bytes` as a sum of common units: `5 GiB + 1 MiB`.
 fn sum(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
@@ -83,7 +94,16 @@ mod tests {
 
     fn place(name: &str, offset_bytes: u64, how: &str, below: Vec<LocateStep>) -> LocateStep {
         let (name, kind, how) = (name.into(), "k".into(), how.into());
-        LocateStep { name, kind, offset_bytes, label_bytes: 0, how, below }
+        LocateStep {
+            name,
+            kind,
+            offset_bytes,
+            label_bytes: 0,
+            path: None,
+            path_offset_bytes: None,
+            how,
+            below,
+        }
     }
 
     #[test]

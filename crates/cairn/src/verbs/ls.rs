@@ -4,9 +4,9 @@ use api::{GraphView, routes};
 use block::units::format_size;
 use serde::Serialize;
 
-use crate::exit::Result;
+use crate::exit::{Exit, Result};
 use crate::out::{Form, columns};
-use crate::running::At;
+use crate::running::{self, At};
 
 /// A running graph with its control socket.
 #[derive(Serialize)]
@@ -18,8 +18,15 @@ struct Listed {
 
 /// Prints a list of all running graphs.
 pub fn run(at: &At, form: Form) -> Result {
+    let clients = match at.all() {
+        Err(failure) if failure.code == Exit::NotFound.code() && at.is_any() => {
+            let Some(kept) = running::kept()? else { return Err(failure) };
+            return form.print(&Vec::<Listed>::new(), || running::idle(&kept));
+        }
+        clients => clients?,
+    };
     let mut all = Vec::new();
-    for client in at.all()? {
+    for client in clients {
         let control = client.path().display().to_string();
         all.push(Listed { control, graph: client.get(&routes::GRAPH)? });
     }

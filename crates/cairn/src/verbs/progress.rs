@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 /// there is no terminal.
 pub fn bar(what: &str, whose: &str, all_bytes: u64) -> ProgressBar {
     let bar = ProgressBar::new(all_bytes);
-    let template = "{msg} {prefix}  [{bar:14}] {percent:>2} %  {decimal_bytes_per_sec}  {left} \
+    let template = "{msg} {prefix}  [{bar:14}] {percent:>2} %  {binary_bytes_per_sec}  {left} \
                     left   (the job continues after Ctrl-C)";
     let style = ProgressStyle::with_template(template).expect("the template is well-formed");
     let left = |state: &ProgressState, out: &mut dyn Write| {

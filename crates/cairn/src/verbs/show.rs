@@ -10,14 +10,15 @@ use crate::complete;
 use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
+use crate::source::is_spec;
 use crate::view;
 
 /// Arguments of `show`.
 #[derive(Args)]
 pub struct ShowArgs {
-    /// The spec to show as planned; by default the running graphs
-    #[arg(conflicts_with = "at", add = complete::spec())]
-    spec: Option<PathBuf>,
+    /// A running graph, or the spec (.toml) to show as planned; by default the graph that runs
+    #[arg(value_name = "GRAPH|SPEC", conflicts_with = "at", add = complete::graph_or_spec())]
+    graph: Option<PathBuf>,
     #[command(flatten)]
     at: At,
 }
@@ -25,8 +26,9 @@ pub struct ShowArgs {
 impl ShowArgs {
     /// Prints the spec of a file, or of a running graph.
     pub fn run(self, form: Form) -> Result {
-        let spec = match &self.spec {
-            Some(path) => view::spec(&plan(path)?),
+        let spec = match self.graph {
+            Some(path) if is_spec(&path) => view::spec(&plan(&path)?),
+            Some(name) => At::of(name).one()?.get(&routes::SPEC)?,
             None => self.at.one()?.get(&routes::SPEC)?,
         };
         form.print(&spec, || spec.text.clone())

@@ -4,51 +4,80 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use api::{
-    Attached, DeviceStatus, Health, KeptGraph, Member, MemberState, Phase, Progress, SpaceUse,
-    Status, routes,
+    Attached, DeviceStatus, Health, Job, JobState, KeptGraph, Member, MemberState, Phase, Progress,
+    SpaceUse, Status, routes,
 };
 use block::units::{format_duration, format_size};
+use kind::Lowers;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
+use crate::registry::REGISTRY;
 use crate::running::{self, At};
 
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
-    let all = all(at)?;
-    form.print(&all, || all.iter().map(text).collect())?;
+    let found = all(at);
+    let (all, jobs): (Vec<_>, Vec<_>) =
+        found.as_deref().unwrap_or_default().iter().cloned().unzip();
+    note_remains(&all);
+    found?;
+    form.print(&all, || match all.is_empty() {
+        true => running::idle(&[]),
+        false => all.iter().zip(&jobs).map(|(status, jobs)| text(status, jobs)).collect(),
+    })?;
     Ok(match all.iter().map(|status| status.health).max() {
         Some(Health::Failed) => Exit::Damaged,
         Some(Health::Degraded) => Exit::Degraded,
-        Some(Health::Ok) | None => Exit::Ok,
+        Some(Health::Ok | Health::Limited) | None => Exit::Ok,
     })
 }
 
-/// Returns the status of every running graph, and of each graph of a daemon that does not run.
-fn all(at: &At) -> Result<Vec<Status>> {
-    let daemon = running::daemon().filter(|_| at.is_any());
-    let kept = daemon.map(|daemon| daemon.get(&routes::DAEMON)).transpose()?;
-    let kept = kept.map(|daemon| daemon.graphs).unwrap_or_default();
+/// Prints a note about each attached device of which the server has ended; `all` has the status of every graph. Parts
+/// of a device also stay while a daemon is about to start the next process of their graph, which goes on with them.
+fn note_remains(all: &[Status]) {
+    let is_awaited = |kept: &KeptGraph| matches!(kept.phase, Phase::Starting | Phase::Waiting);
+    if all.iter().filter_map(|status| status.kept.as_ref()).any(is_awaited) {
+        return;
+    }
+    for name in attach::left() {
+        let path = name.link().display().to_string();
+        out::note(&format!("{path} is left of a server that has ended. Next: cairn detach {name}"));
+    }
+}
+
+/// Returns the status and the jobs of every graph that `at` chooses: of running ones, and of those of a daemon that do
+/// not run.
+fn all(at: &At) -> Result<Vec<(Status, Vec<Job>)>> {
+    let mut kept = running::kept()?.unwrap_or_default();
+    kept.retain(|graph| at.is_any() || at.is_named(&graph.name));
     let running = match at.all() {
-        Err(failure) if failure.code == Exit::NotFound.code() && !kept.is_empty() => Vec::new(),
+        // A graph that the daemon keeps and that does not run has a status.
+        Err(_) if !at.is_any() && !kept.is_empty() => Vec::new(),
+        Err(failure) if failure.code == Exit::NotFound.code() && at.is_any() => {
+            if running::daemon().is_none() {
+                return Err(failure);
+            }
+            Vec::new()
+        }
         running => running?,
     };
-    let mut all: Vec<Status> = Vec::new();
+    let mut all: Vec<(Status, Vec<Job>)> = Vec::new();
     for client in running {
         match client.get(&routes::STATUS) {
             Ok(mut status) => {
                 let of = |graph: &&KeptGraph| graph.pid == Some(status.pid);
                 status.kept = kept.iter().find(of).cloned();
-                all.push(status);
+                all.push((status, client.get(&routes::JOBS).unwrap_or_default()));
             }
             // A graph may have ended since it was found. The daemon has the reason.
             Err(problem) if kept.is_empty() => return Err(problem.into()),
             Err(_) => {}
         }
     }
-    let is_told = |graph: &&KeptGraph| all.iter().any(|status| status.graph == graph.name);
+    let is_told = |graph: &&KeptGraph| all.iter().any(|(status, _)| status.graph == graph.name);
     let silent: Vec<_> = kept.iter().filter(|graph| !is_told(graph)).collect();
-    all.extend(silent.into_iter().map(KeptGraph::status));
+    all.extend(silent.into_iter().map(|graph| (graph.status(), Vec::new())));
     Ok(all)
 }
 
@@ -87,12 +116,13 @@ fn down(graph: &KeptGraph) -> String {
     text
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &Status, jobs: &[Job]) -> String {
     if let Some(kept) = status.kept.as_ref().filter(|_| status.devices.is_empty()) {
         return down(kept);
     }
     let word = match status.health {
         Health::Ok => "ok",
+        Health::Limited => "limited",
         Health::Degraded => "DEGRADED",
         Health::Failed => "FAILED",
     };
@@ -110,6 +140,15 @@ fn text(status: &Status) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "  {:width$}  {:8}  {}", member.name, member.state, words(member));
     }
+    let has_line = |name: &str| {
+        let mut members = members().filter(|member| member.state != MemberState::InSync);
+        members.any(|member| member.name == name && member.errors > 0)
+    };
+    for DeviceStatus { name, errors, .. } in status.devices.iter().filter(|it| is_disk(it)) {
+        if *errors > 0 && !has_line(name) {
+            let _ = writeln!(text, "  {name}: {} since the start", count(*errors, "error"));
+        }
+    }
     for device in &status.devices {
         let Some(scrub) = &device.scrub else { continue };
         for line in super::scrub::lines(scrub) {
@@ -117,8 +156,19 @@ fn text(status: &Status) -> String {
         }
         let Some(progress) = scrub.progress else { continue };
         let words = how_far(progress, scrub.since_unix_s.map(out::since)).join(", ");
-        let job = if scrub.is_repairing { "scrub and repair" } else { "scrub" };
+        let job = if scrub.is_repairing { "scrub with repair" } else { "scrub" };
         let _ = writeln!(text, "  {}: {job}, {words}", device.name);
+    }
+    // Scrubs and resyncs have their own lines, and a job that has stopped is in the summary of its device.
+    let is_own = |job: &&Job| !["scrub", "resync"].contains(&&*job.work.task);
+    for Job { device, work, .. } in jobs.iter().filter(is_own) {
+        let paused = match work.state {
+            JobState::Running => "",
+            JobState::Paused => ", paused",
+            JobState::Stopped | JobState::Done => continue,
+        };
+        let words = how_far(work.progress, None).join(", ");
+        let _ = writeln!(text, "  {device}: {} {}, {words}{paused}", work.task, work.what);
     }
     for device in &status.devices {
         let Some(SpaceUse { taken_bytes, of_bytes }) = device.room else { continue };
@@ -139,11 +189,17 @@ fn text(status: &Status) -> String {
     text
 }
 
+/// Whether the device is a disk: its kind has no lowers.
+fn is_disk(device: &DeviceStatus) -> bool {
+    REGISTRY.find(&device.kind).is_some_and(|kind| kind.lowers == Lowers::None)
+}
+
 /// Returns the details about a member that are printed after its state.
 fn words(member: &Member) -> String {
     let mut words = Vec::new();
     if let Some(progress) = member.progress {
         words.extend(how_far(progress, member.since_unix_s.map(out::since)));
+        words[0].insert_str(0, "resync ");
     }
     if !member.detail.is_empty() {
         words.push(member.detail.clone());

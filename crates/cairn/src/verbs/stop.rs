@@ -1,10 +1,9 @@
 //! `cairn stop`: stops a graph of a daemon in order, so that another machine may open its disks.
 
-use std::path::Path;
-
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase, routes};
 use clap::Args;
-use supervisor::{LockHolder, Record, WorkerLock};
+use graph::spec::Unkept;
+use supervisor::{LockHolder, Record, Source, WorkerLock};
 
 use super::confirm;
 use crate::complete;
@@ -51,27 +50,91 @@ impl StopArgs {
         if dry_run {
             return form.print(kept, || format!("would stop {name}\n"));
         }
-        let is_labelled = is_labelled(&supervisor::file_in(&state, &name));
+        let record = Record::read(&supervisor::file_in(&state, &name));
         let stopped = daemon.ask(&routes::STOP, &KeptName { name })?;
         form.print(&stopped, || {
             let name = &stopped.name;
-            match (is_labelled, is_open) {
-                (false, false) => {
-                    format!("{name}  stopped, and its disks are free. Next: cairn apply SPEC\n")
+            let Next { again, lost } = Next::of(name, record.ok().as_ref());
+            let told = match (again.starts_with("cairn import"), is_open) {
+                (false, false) => format!("stopped, and its disks are free. Next: {again}"),
+                (false, true) => {
+                    format!("removed from the daemon, without a worker. Next: {again}")
                 }
-                (false, true) => format!(
-                    "{name}  removed from the daemon, without a worker. Next: cairn apply SPEC\n"
-                ),
-                (true, false) => format!(
-                    "{name}  stopped; any machine may open its disks. Next: cairn import {name}\n"
-                ),
+                (true, false) => format!("stopped; any machine may open its disks. Next: {again}"),
                 (true, true) => format!(
-                    "{name}  removed from the daemon; its worker did not run, so labels may show it as open \
-                     on this machine. Next: cairn import {name}, and stop it; or cairn import {name} --take \
-                     on another machine\n"
+                    "removed from the daemon; its worker did not run, so labels may show it as open \
+                     on this machine. Next: {again}, and stop it; or {again} --take on another \
+                     machine"
                 ),
-            }
+            };
+            format!("{name}  {told}\n{lost}")
         })
+    }
+}
+
+/// The command that brings a stopped graph back.
+struct Next {
+    again: String,
+    /// Line about the settings that this command does not bring back; empty if there are none.
+    lost: String,
+}
+
+impl Next {
+    /// Returns the command for the graph of that name, and of that record if it can be read.
+    fn of(name: &str, record: Option<&Record>) -> Self {
+        let bare = Self { again: format!("cairn import {}", word(name)), lost: String::new() };
+        let Some(record) = record else { return bare };
+        let spec = worker::spec_of(&record.source, &record.name);
+        let file = match &record.source {
+            Source::Spec { file, .. } => word(file),
+            Source::Labels { .. } => "SPEC".to_owned(),
+        };
+        if spec.labelled(REGISTRY).is_empty() {
+            return Self { again: format!("cairn apply {file}"), lost: String::new() };
+        }
+        let mut unkept = spec.unkept(REGISTRY);
+        unkept.listens.extend(record.options.listen.iter().cloned());
+        let arguments = arguments(&unkept, spec.export_names().count());
+        let lost = match unkept.sections.join(", ") {
+            none if none.is_empty() => none,
+            some => format!(
+                "  labels do not hold {some} of its spec; cairn apply {file} sets them again\n"
+            ),
+        };
+        Self { again: [vec![bare.again], arguments].concat().join(" "), lost }
+    }
+}
+
+/// Returns the arguments of `import` that give the settings back which labels do not contain. The graph has `exports`
+/// exports.
+fn arguments(unkept: &Unkept, exports: usize) -> Vec<String> {
+    let attached = |(name, value): &&(String, String)| name.ends_with(".attach") && value == "true";
+    let are_all_attached = exports > 0 && unkept.options.iter().filter(attached).count() == exports;
+    let mut arguments: Vec<_> =
+        are_all_attached.then(|| "--attach".to_owned()).into_iter().collect();
+    let mut add =
+        |option: &str, value: String| arguments.push(format!("{option} {}", word(&value)));
+    for (name, place) in &unkept.disks {
+        add("--disk", format!("{name}={place}"));
+    }
+    for (name, source) in unkept.keys.iter().filter(|(_, source)| source != "ask") {
+        add("--key", format!("{name}={source}"));
+    }
+    for (name, value) in
+        unkept.options.iter().filter(|option| !(are_all_attached && attached(option)))
+    {
+        add("--set", format!("{name}={value}"));
+    }
+    unkept.listens.iter().for_each(|listen| add("--listen", listen.clone()));
+    arguments
+}
+
+/// Returns `text` as one word of a shell command.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
@@ -86,13 +149,6 @@ fn release(client: &Client, name: &str, yes: bool, dry_run: bool) -> Result<()> 
         client.ask(&routes::DETACH, &DetachRequest { name: attached.name, dry_run })?;
     }
     Ok(())
-}
-
-/// Whether the record of a graph has labelled disks, from which the graph can be imported. True if the record cannot
-/// be read.
-fn is_labelled(file: &Path) -> bool {
-    let spec = Record::read(file).map(|record| worker::spec_of(&record.source, &record.name));
-    spec.map_or(true, |spec| !spec.labelled(REGISTRY).is_empty())
 }
 
 fn without(name: &str) -> Failure {

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, columns};
-use crate::running::At;
+use crate::running::Named;
 
 /// Shortest interval between two updates. In a shorter one the measurement itself would change the figures.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     #[command(flatten)]
-    at: At,
+    at: Named,
 }
 
 impl TopArgs {
@@ -35,7 +35,7 @@ impl TopArgs {
         if self.interval < INTERVAL_MIN {
             fail!(Usage, "--interval {:?} is too short; at least {INTERVAL_MIN:?}", self.interval);
         }
-        let client = self.at.one()?;
+        let client = self.at.at().one()?;
         let mut before = client.get(&routes::TOP)?;
         if form == Form::Json {
             return form.print(&before, String::new);
@@ -73,7 +73,7 @@ fn table(before: &Top, now: &Top) -> String {
     let seconds = now.clock_us.saturating_sub(before.clock_us).max(1) as f64 / 1e6;
     let mut title = vec!["DEVICE".to_owned(), "KIND".to_owned()];
     title.extend(OpKind::ALL.iter().map(|verb| format!("{verb}/s")));
-    title.extend(["MB/s", "IN FLIGHT", "ERRORS"].map(str::to_owned));
+    title.extend(["MiB/s", "IN FLIGHT", "ERRORS"].map(str::to_owned));
     let mut rows = vec![title];
     for row in &now.rows {
         let was = before.rows.iter().find(|was| was.name == row.name);
@@ -104,7 +104,7 @@ fn cells(row: &TopRow, was: Option<&Counts>, seconds: f64) -> Vec<String> {
         verbs.map(|verb| of(&counts.bytes, verb)).sum()
     };
     let bytes = moved(now).saturating_sub(moved(was));
-    cells.push(format!("{:.1}", bytes as f64 / seconds / 1e6));
+    cells.push(format!("{:.1}", bytes as f64 / seconds / f64::from(1 << 20)));
     cells.push(now.in_flight.to_string());
     cells.push(now.errors.to_string());
     cells
@@ -139,7 +139,7 @@ mod tests {
     fn top_table_shows_request_rates_over_interval() {
         let text = table(&top(1_000_000, 1000), &top(3_000_000, 3000));
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        let expected = "vol + part-a + part-b stripe 1000 0 0 0 0 0 4.1 5 2";
+        let expected = "vol + part-a + part-b stripe 1000 0 0 0 0 0 3.9 5 2";
         assert_eq!(row.join(" "), expected);
         assert!(text.lines().nth(2).unwrap().ends_with('-'));
     }

@@ -3,16 +3,19 @@
 use std::path::PathBuf;
 
 use api::GraphView;
+use block::KeySource;
 use clap::Args;
 use engine::Engine;
-use graph::spec::{Fault, Spec};
+use graph::spec::{Fault, Planned, Position, Severity, Spec};
 use serde::Serialize;
 
 use super::{core, planned};
+use crate::attach::must_be_root;
 use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
 use crate::out::{self, Form};
+use crate::registry::REGISTRY;
 use crate::source::{failure_of, read_spec};
 use crate::view;
 
@@ -53,14 +56,61 @@ impl ValidateArgs {
                 Ok(Exit::Spec)
             }
             (Ok(planned), _) => {
+                let mut faults: Vec<_> = planned.warnings.iter().map(fault).collect();
+                faults.extend(self.of_machine(&spec, &planned));
                 if form == Form::Text {
-                    planned.warnings.iter().for_each(|warning| out::note(&warning.to_string()));
+                    faults.iter().for_each(|fault| out::note(&fault.text()));
                 }
-                let faults = planned.warnings.iter().map(fault).collect();
                 let graph = Some(view::graph(&planned, None, |_| Vec::new()));
                 form.print(&Validated { faults, graph }, || planned.summary())?;
                 look(&spec, form)
             }
+        }
+    }
+}
+
+impl ValidateArgs {
+    /// Returns warnings about conditions of this machine that a start needs, and that may change until then.
+    fn of_machine(&self, spec: &Spec, planned: &Planned) -> Vec<FaultView> {
+        let warning = |position: Position, message: String| FaultView {
+            file: self.spec.display().to_string(),
+            line: position.line,
+            column: position.column,
+            severity: Severity::Warning.to_string(),
+            message,
+        };
+        let mut warnings = Vec::new();
+        for (device, source) in spec.keys(REGISTRY) {
+            let Ok(KeySource::File(path)) = source.parse() else { continue };
+            if path.exists() {
+                continue;
+            }
+            let node = planned.nodes.iter().find(|node| node.name == device);
+            let message = format!(
+                "the key file of {device:?}, {}, does not exist here. Next: create it before the start",
+                path.display()
+            );
+            warnings.push(warning(node.map_or(Position::NONE, |node| node.position), message));
+        }
+        let attached = planned.exports.iter().filter(|export| export.attach);
+        for export in attached.filter(|_| must_be_root(None).is_err()) {
+            let message = format!(
+                "export {:?} has attach = true, which needs root. Next: serve as root, or remove attach",
+                export.name
+            );
+            warnings.push(warning(Position::NONE, message));
+        }
+        warnings
+    }
+}
+
+impl FaultView {
+    /// Returns the fault as a line for people.
+    fn text(&self) -> String {
+        let Self { file, line, column, severity, message } = self;
+        match line {
+            0 => format!("{file}  {severity}  {message}"),
+            line => format!("{file}:{line}:{column}  {severity}  {message}"),
         }
     }
 }

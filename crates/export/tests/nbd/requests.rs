@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use export::nbd::Limits;
+
 use super::client::*;
 use super::world::{MEMORY, SHORT, World};
 
@@ -38,7 +40,7 @@ fn export_rejects_bad_requests_without_change() {
         (READ, 0, u64::MAX, u32::MAX, EINVAL),
         (READ, 0, 0, 0, EINVAL),
         (READ, 0, SIZE - 1, 2, EINVAL),
-        (READ, 0, 0, (32 << 20) + 512, EINVAL),
+        (READ, 0, 0, (64 << 20) + 512, EINVAL),
         (READ, 2, 0, 512, EINVAL),
         (TRIM, 0, SIZE - 511, 512, EINVAL),
         (WRITE_ZEROES, 0, SIZE - 512, 1024, ENOSPC),
@@ -319,4 +321,19 @@ fn read_only_export_refuses_writes_zeroes_and_trims() {
     assert_eq!(client.ask(WRITE_ZEROES, 0, 0, 512, &[]), EPERM);
     assert_eq!(client.ask(TRIM, 0, 0, 512, &[]), EPERM);
     assert_eq!(client.read(0, 512), [0; 512]);
+}
+
+/// Some clients send up to 64 MiB in one request, against the announced maximum.
+#[test]
+fn export_executes_request_of_64_mib() {
+    const LONG: usize = 64 << 20;
+    let spec = "[disk]\nm = { memory = \"80MiB\" }\n[export]\nvol = { on = \"m\" }\n";
+    let limits = Limits { request: Duration::from_secs(60), ..SHORT };
+    let world = World::new(spec, limits);
+    let mut client = Client::new(&world);
+    let data: Vec<u8> = (0..LONG).map(|n| (n * 13 / 7) as u8).collect();
+    for offset in [4096, 1] {
+        assert_eq!(client.ask(WRITE, 0, offset, LONG as u32, &data), 0);
+        assert!(client.read(offset, LONG as u32) == data, "at {offset}");
+    }
 }

@@ -280,8 +280,13 @@ impl Probe {
                     lost = LostLabel::of(&found);
                     let content = DiskContent::from(AreaContent::from(found));
                     let is_as_made = |label| is_as_made(&look.disk, label);
+                    // A disk that is shorter than its label records is reported as truncated, unless it is
+                    // labelled anew.
+                    let has = look.facts.as_ref().map_or(0, |facts| facts.info.size);
+                    let is_short = look.disk.made_size().is_some_and(|said| has < said);
+                    let is_anew = is_short && self.opening.wipe.contains(&name);
                     let says_size = look.disk.made_size().is_some();
-                    if says_size && !content.label().is_some_and(is_as_made) {
+                    if says_size && (is_anew || !content.label().is_some_and(is_as_made)) {
                         as_the_spec_says(&look.disk, &self.env).await.map_err(fail)?;
                     }
                     content
@@ -573,8 +578,8 @@ fn said_of_size(look: &ProbeResult, has: u64) -> Result<(), Error> {
 }
 
 /// Returns the kind's plan of the disk; and the disk in use, if the running graph has the same disk open under any name
-/// and with any options. Options that take effect only at creation are ignored for a disk in use. A disk may be larger
-/// than the size in the spec; the caller compares the label.
+/// and with any options. Options that take effect only at creation are ignored for a disk in use. A disk may have another
+/// size than that in the spec; the caller compares the label.
 async fn in_use_or_not(
     disk: &LabelledDisk,
     env: &Env,
@@ -584,7 +589,7 @@ async fn in_use_or_not(
     let Some(running) = running else {
         let plan = match (probe(disk, env).await, disk.made_size()) {
             (Err(error), Some(said)) => {
-                let there = probe(&there, env).await.ok().filter(|plan| plan.info.size > said);
+                let there = probe(&there, env).await.ok().filter(|plan| plan.info.size != said);
                 there.ok_or(error)?
             }
             (probed, _) => probed?,

@@ -452,7 +452,6 @@ impl RunningGraph {
                 write_labels(change).await?;
             }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
-            self.portals.fit(&self.engine, &graph.targets())?;
             write_labels(change).await
         }
         .await;

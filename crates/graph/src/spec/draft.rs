@@ -17,6 +17,9 @@ pub(super) const READ_ONLY: OptionSpec =
 pub(super) const ATTACH: OptionSpec =
     setting("attach", ValueType::Switch, "attach the export as a block device of this machine");
 
+/// Name of the setting of an export that lists the certificates of its clients.
+pub(super) const CLIENTS: &str = "clients";
+
 /// Options of an export in a spec, except `on` and `clients`.
 pub(super) const EXPORT_OPTIONS: [OptionSpec; 2] = [READ_ONLY, ATTACH];
 
@@ -286,7 +289,7 @@ impl<'s> ExportDraft<'s> {
                 }
                 "read_only" => draft.read_only = value::is_on(&READ_ONLY, item, log),
                 "attach" => draft.attach = value::is_on(&ATTACH, item, log),
-                "clients" => draft.clients = clients(item, log),
+                CLIENTS => draft.clients = clients(item, log),
                 name => unreachable!("the table of keys has {name}, which is not parsed"),
             }
         }

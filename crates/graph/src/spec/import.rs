@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use kind::{Kind, OptionSpec, Registry, Scope};
 
+use super::draft::{ATTACH, CLIENTS};
 use super::parse::{Entry, Section, Spec};
-use super::tree::{Field, Raw};
+use super::tree::{Field, Item, Raw};
 
 /// Settings of this machine, which labels do not contain, to complete a spec from a label.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +17,7 @@ pub struct Local {
     /// Source of the key of each device, by name of the device. The user is asked for the keys of devices that are not
     /// listed.
     pub keys: BTreeMap<String, String>,
-    /// Values of other options that labels do not contain, by name of the device and of the option.
+    /// Values of other options that labels do not contain, by name of the device or export and of the option.
     pub options: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -39,7 +40,15 @@ impl Spec {
                 Section::Export => {}
             }
         }
+        for export in &mut spec.exports {
+            offer(export, local);
+        }
         spec
+    }
+
+    /// Returns the names of the exports in the spec.
+    pub fn export_names(&self) -> impl Iterator<Item = &str> {
+        self.exports.iter().map(|export| &*export.name.text)
     }
 
     /// Returns the names of the devices in the spec that cannot open without a key.
@@ -57,6 +66,16 @@ impl Spec {
             Some((entry.name.text.as_str(), entry.text(secret.name)?))
         };
         self.entries.iter().filter_map(key).collect()
+    }
+
+    /// Whether the export or device `name` has the option `option`, which is not a key and belongs to this machine.
+    pub fn has_local_option(&self, name: &str, option: &str, registry: Registry) -> bool {
+        let is_of_export = [ATTACH.name, CLIENTS].contains(&option);
+        is_of_export && self.export_names().any(|export| export == name)
+            || self
+                .local_options(registry)
+                .iter()
+                .any(|(it, known, _)| *it == name && known.name == option)
     }
 
     /// Returns the options of devices that belong to this machine, except keys: the name of the device, the option, and
@@ -103,6 +122,20 @@ fn complete(entry: &mut Entry, registry: Registry, local: &Local) {
             is_asked.then_some("ask")
         });
         entry.fields.extend(value.map(|value| Field::text(option.name, value)));
+    }
+}
+
+/// Adds the settings of an export that `local` has.
+fn offer(entry: &mut Entry, local: &Local) {
+    for (option, value) in local.options.get(&entry.name.text).into_iter().flatten() {
+        let raw = match &**option {
+            CLIENTS => {
+                let names = value.split(',').map(|name| Item::new(Raw::Text(name.to_owned())));
+                Raw::List(names.collect())
+            }
+            _ => value.parse().map_or_else(|_| Raw::Text(value.clone()), Raw::Switch),
+        };
+        entry.fields.push(Field::new(option, raw));
     }
 }
 

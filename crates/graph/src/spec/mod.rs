@@ -17,7 +17,7 @@
 //! | `label.rs` | contents that a label may have |
 //! | `edit.rs` | small changes of a spec: moving, adding and removing a disk |
 //! | `moving.rs` | the spec during a migration |
-//! | `past.rs` | earlier versions of the spec |
+//! | `past.rs`, `unkept.rs` | earlier versions of the spec, and settings that labels do not contain |
 //! | `relative.rs` | paths that depend on the working directory |
 //! | `summary.rs` | size, redundancy and properties of each export |
 //! | `fault.rs`, `near.rs` | faults, and guesses of misspelt words |
@@ -46,6 +46,7 @@ mod summary;
 #[cfg(test)]
 pub(crate) mod test_kinds;
 mod tree;
+mod unkept;
 mod value;
 mod vars;
 pub mod write;
@@ -64,3 +65,4 @@ pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
 pub(crate) use plan::odd_size;
 pub use plan::{KnownDisk, LabelledDisk, Planned, PlannedExport, PlannedNode, Role};
+pub use unkept::Unkept;

@@ -152,7 +152,7 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
             // A file that is made longer reads as zeros where its data may have been.
             true => {
                 "; the file was truncated, or made by another spec. Next: remove size, if the size \
-                 of the file is right"
+                 of the file is right; cairn check, if the file had a label"
             }
             false => ". Next: remove size from the spec",
         };

@@ -26,7 +26,8 @@ fn plan_reports_both_sizes_if_file_size_differs() {
     let world = World::new();
     world.file("a.img", 8192);
     let words = "size 1 MiB (1048576 B), but a.img has 8 KiB (8192 B); the file was truncated, or \
-                 made by another spec. Next: remove size, if the size of the file is right";
+                 made by another spec. Next: remove size, if the size of the file is \
+                 right; cairn check, if the file had a label";
     assert_eq!(faults(&world, "a = { file = \"a.img\", size = \"1MiB\" }"), [words]);
     let words =
         "size 4 KiB (4096 B), but a.img has 8 KiB (8192 B). Next: remove size from the spec";

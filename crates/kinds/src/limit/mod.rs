@@ -18,7 +18,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::Resolved;
-use block::{ByteRange, Device, Env, Info, Lower, Mutex, Needs, Op, Report, Request, Result};
+use block::{
+    ByteRange, Device, Env, Health, Info, Lower, Mutex, Needs, Op, Report, Request, Result,
+};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
@@ -202,12 +204,18 @@ impl Device for Limit {
         if !Rc::ptr_eq(&self.reads, &self.writes) {
             gates.push(&self.writes);
         }
-        let sum = |count: fn(&Gate) -> u64| gates.iter().map(|gate| count(gate)).sum();
+        let sum = |count: fn(&Gate) -> u64| gates.iter().map(|gate| count(gate)).sum::<u64>();
+        let waiting = sum(|gate| gate.queue.wanted() as u64);
         let counters = vec![
             ("passed", sum(|gate| gate.passed.get())),
             ("held", sum(|gate| gate.held.get())),
-            ("waiting", sum(|gate| gate.queue.wanted() as u64)),
+            ("waiting", waiting),
         ];
-        Report { counters, ..Report::default() }
+        let (health, summary) = match waiting {
+            0 => (Health::Ok, String::new()),
+            1 => (Health::Limited, "1 request waits for the limit".to_owned()),
+            _ => (Health::Limited, format!("{waiting} requests wait for the limit")),
+        };
+        Report { health, summary, counters, ..Report::default() }
     }
 }

@@ -40,7 +40,7 @@ impl Work for Inner {
     type Guard = Moved;
     /// A window whose move was interrupted, with its lock; the first step completes the move.
     type Run = Option<(Locking, Torn)>;
-    const TASK: &'static str = "a migration";
+    const TASK: &'static str = "migration";
     const WHEN_DONE: Option<&'static str> =
         Some("the migration has moved all bytes; remove the migration from the graph");
 

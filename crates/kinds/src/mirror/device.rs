@@ -433,7 +433,7 @@ impl Inner {
             Some(_) => Health::Degraded,
         };
         let summary = match health {
-            Health::Ok => String::new(),
+            Health::Ok | Health::Limited => String::new(),
             Health::Degraded => {
                 let spares = self.members.iter().filter(|one| one.state() == State::Spare).count();
                 let all = members.len() - spares;

@@ -14,6 +14,7 @@ use block::{
 };
 use meta::alloc::Mapping;
 
+use super::blocks::BATCH_BLOCKS;
 use super::layout::Layout;
 use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
@@ -217,9 +218,14 @@ impl Inner {
             report.health = Health::Failed;
             report.summary = format!("the map of blocks cannot be changed any more: {error}");
             report.next = Some("stop and start the graph when its disks work again".to_owned());
-        } else if taken == places {
-            report.summary =
-                "no physical block is free: writes to new blocks wait, then fail".to_owned();
+        } else if places - taken < BATCH_BLOCKS.min(places / 4).max(1) {
+            // A write of the greatest length may not fit any more.
+            report.health = Health::Limited;
+            report.summary = match places - taken {
+                0 => "no physical block is free: writes to new blocks wait, then fail".to_owned(),
+                1 => "1 physical block is free: longer writes wait, then fail".to_owned(),
+                free => format!("{free} physical blocks are free: longer writes wait, then fail"),
+            };
             report.next = Some("discard unused bytes".to_owned());
         }
         report

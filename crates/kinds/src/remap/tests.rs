@@ -288,6 +288,7 @@ fn full_remap_delays_first_writes_then_fails() {
         bench.write(&life, block * BLOCK, BLOCK, 0x11).unwrap();
     }
     assert_eq!((life.places(), life.report().next.is_some()), ((places, places), true));
+    assert_eq!(life.report().health, block::Health::Limited);
     let begun = bench.world.env().now();
     let error = bench.write(&life, 900 * BLOCK, BLOCK, 0x22).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");

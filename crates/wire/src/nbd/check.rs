@@ -1,6 +1,6 @@
 //! The check whether a request of a client may be carried out.
 
-use super::constants::{Command, CommandFlags, Errno, TransmissionFlags};
+use super::constants::{Command, CommandFlags, Errno, MAX_PAYLOAD_BYTES, TransmissionFlags};
 use super::export::{ReplyStyle, Session};
 use super::request::RequestHeader;
 
@@ -21,7 +21,7 @@ const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
 ///
 /// A request that passes has a known command that the export supports, and only flags that this command permits. If
 /// the request has a range, the range is not empty, lies inside the export, and is aligned to the minimum block size.
-/// A read or write has at most the largest payload. A disconnect always passes, because it has no reply.
+/// A read or write has at most [`MAX_PAYLOAD_BYTES`], also if the export has announced less. A disconnect always passes, because it has no reply.
 pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     if request.command == Command::Disconnect {
         return Ok(());
@@ -113,8 +113,9 @@ fn check_range(request: &RequestHeader, session: &Session) -> Result<(), Refusal
         return refusal(Errno::EINVAL, "offset and length must be multiples of the block size");
     }
     let has_payload = matches!(request.command, Command::Read | Command::Write);
-    if has_payload && request.length > u64::from(facts.blocks.max_payload()) {
-        return refusal(Errno::EINVAL, "the length is larger than the export's maximum block size");
+    // The announced maximum is advice: the engine divides a longer request.
+    if has_payload && request.length > u64::from(MAX_PAYLOAD_BYTES) {
+        return refusal(Errno::EINVAL, "the payload of a request has at most 64 MiB");
     }
     Ok(())
 }

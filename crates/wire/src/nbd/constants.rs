@@ -40,9 +40,9 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 /// Bytes of the longest string in the NBD protocol: a name, description or message (section "Conventions").
 pub const MAX_STRING_BYTES: usize = 4096;
 
-/// Largest payload of one NBD read or write. According to the specification, 32 MiB must never count as an attack, and
-/// peers assume no higher limit without negotiation.
-pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
+/// Largest payload of one NBD read or write in bytes. According to the specification, 32 MiB must never count as an
+/// attack. Some clients send more, against the announced maximum.
+pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 
 /// Number of zero bytes at the end of the reply to `NBD_OPT_EXPORT_NAME`, unless client and server agreed to leave
 /// them out.

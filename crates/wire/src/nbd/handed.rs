@@ -19,7 +19,7 @@ pub const HANDED_MAX: usize = 384;
 
 /// Length in bytes of the longest state that one process hands over. The largest part is unread input: requests of
 /// clients that have not begun.
-pub const HANDED_MAX_BYTES: usize = 64 << 20;
+pub const HANDED_MAX_BYTES: usize = 128 << 20;
 
 /// Most bytes of unread input of one connection: a whole request, and one receive.
 pub const UNREAD_MAX_BYTES: usize = MAX_PAYLOAD_BYTES as usize + (512 << 10);

@@ -73,8 +73,9 @@ pub fn cut_short(disk: &DiskFacts) -> Option<Finding> {
             "{place} has {size} bytes, but had {needed} when the disk was labelled: the bytes behind are lost"
         );
         let next = format!(
-            "if other disks have its data, restore the size of the disk, and use --wipe {name} to \
-             copy the data anew; else restore the disk from a backup"
+            "if other disks have its data, make the disk that large again, and label it with \
+             --wipe {name}: all its bytes are copied from the other disks; else restore the disk, \
+             or a backup of it"
         );
         let error = Error::because(Reason::LabelDamaged, words).next(next).at(name);
         Some(Finding::new(Case::Truncated, error, &[]))

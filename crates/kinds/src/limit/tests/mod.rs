@@ -4,7 +4,7 @@ mod throttle;
 
 use std::time::Duration;
 
-use block::Op;
+use block::{Health, Op};
 
 use crate::tests::world::{Running, World, range};
 
@@ -49,12 +49,16 @@ fn limit_uses_one_timer_for_all_waiting_requests() {
     let running = graph(&world, "iops = 1000, burst = \"0s\"");
     let calls: Vec<_> = reads(&running, 101, 512).into_iter().map(|op| running.send(op)).collect();
     assert_eq!(world.timers_set(), 1);
+    let report = running.report("held");
+    assert_eq!(report.health, Health::Limited);
+    assert_eq!(report.summary, "100 requests wait for the limit");
     world.block_on(async {
         for call in calls {
             call.await.1.unwrap();
         }
     });
     assert_eq!((world.timers_set(), world.elapsed()), (100, Duration::from_millis(100)));
+    assert_eq!(running.report("held").health, Health::Ok);
     assert!(world.is_idle());
 }
 

@@ -1,5 +1,7 @@
-//! Requests of clients that begin or end inside a block of their device. A read reads whole blocks. A write reads the
-//! blocks at its ends, changes their bytes in memory, and writes whole blocks (read-modify-write).
+//! Requests of clients that a device does not accept as they are: they begin or end inside a block, are longer than the
+//! device's longest request, or have a buffer at an address that the device does not accept. They are carried out in
+//! pieces. A read reads whole blocks. A write reads the blocks at its ends, changes their bytes in memory, and writes
+//! whole blocks (read-modify-write).
 //!
 //! No other change of these blocks may take effect between the read and the write, or the write would undo it. So the
 //! write first lists its blocks at the node. Then the engine begins no other change of them until the write has ended,
@@ -12,7 +14,8 @@ use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use block::{
-    Buf, BufPool, ByteRange, Copies, Device, Info, Lower, Needs, Op, Request, Result, clip_extents,
+    BUF_MAX_BYTES, Buf, BufPool, ByteRange, Copies, Device, Info, Lower, Needs, Op, Request,
+    Result, clip_extents,
 };
 
 use super::node::{Node, Power};
@@ -21,11 +24,10 @@ use super::share::Need;
 use super::slot::AnyDevice;
 use super::{Engine, Inner, NodeId, Owner};
 
-/// Length in bytes of the longest read or write of whole blocks for an unaligned request. Longer requests are carried
-/// out in pieces, so the memory for one request does not grow with its length.
+/// Length in bytes of the longest piece of a request. So the memory for one request does not grow with its length.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The blocks of a node that unaligned requests read, change and write back now.
+/// The blocks of a node that requests in pieces read, change and write back now.
 #[derive(Default)]
 pub(super) struct Rewrites(RefCell<Vec<ByteRange>>);
 
@@ -55,8 +57,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// A device over one node of an engine that accepts requests of any offset and length.
-struct Unaligned {
+/// A device over one node of an engine that accepts requests of any offset and length, with a buffer at any address.
+struct Pieces {
     info: Info,
     lower: Lower,
     node: Rc<Node>,
@@ -73,12 +75,12 @@ enum Source<'a> {
 }
 
 impl Engine {
-    /// Returns a node over `node` for requests that do not consist of whole blocks.
-    pub(super) fn unaligned(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
+    /// Returns a node over `node` for requests that `node` does not accept as they are.
+    pub(super) fn pieces(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
         let needs = Needs { children: 1, scratch_copies: 2 };
         let reserve = Reserve::of_device(needs, node.info.block_size, &[node.reserve]);
         let info = info(&node.info);
-        let device: Rc<dyn AnyDevice> = Rc::new(Unaligned {
+        let device: Rc<dyn AnyDevice> = Rc::new(Pieces {
             info: info.clone(),
             lower: self.lower_of(id, node),
             node: node.clone(),
@@ -91,13 +93,14 @@ impl Engine {
     }
 }
 
-/// Returns the facts about a node for unaligned requests over a node with the facts `below`.
+/// Returns the facts about a node for requests in pieces over a node with the facts `below`.
 pub(super) fn info(below: &Info) -> Info {
     let size = below.data_bytes();
-    Info { size, block_size: 1, padding: 0, buf_align: 1, ..below.clone() }
+    let max_transfer = BUF_MAX_BYTES as u32;
+    Info { size, block_size: 1, padding: 0, buf_align: 1, max_transfer, ..below.clone() }
 }
 
-/// Returns the resources that the request `op` needs in a node for unaligned requests with this reserve.
+/// Returns the resources that the request `op` needs in a node for requests in pieces with this reserve.
 pub(super) fn need(reserve: Reserve, op: &Op) -> Need {
     match op {
         Op::Read { range, .. } | Op::Write { range, .. } => {
@@ -107,6 +110,33 @@ pub(super) fn need(reserve: Reserve, op: &Op) -> Need {
             reserve.need(op)
         }
     }
+}
+
+/// Whether a node with the facts `info` carries out the request `op` as it is.
+#[inline]
+pub(super) fn takes(info: &Info, op: &Op) -> bool {
+    match op {
+        Op::Read { range, into: buf, .. } | Op::Write { range, data: buf, .. } => {
+            takes_range(info, *range) && takes_payload(info, *range, buf)
+        }
+        Op::WriteZeroes { range, .. } | Op::Discard { range, .. } | Op::Status { range, .. } => {
+            takes_range(info, *range)
+        }
+        Op::Flush => true,
+    }
+}
+
+/// Whether the range consists of whole blocks. It may not reach the padding of the last block; the check of a request
+/// in pieces refuses a range that does.
+#[inline]
+fn takes_range(info: &Info, range: ByteRange) -> bool {
+    range.is_aligned(info.block_size) && (info.padding == 0 || range.end() < info.size)
+}
+
+#[inline]
+fn takes_payload(info: &Info, range: ByteRange, buf: &Buf) -> bool {
+    range.len() <= u64::from(info.max_transfer)
+        && buf.as_ptr().addr() & (info.buf_align as usize - 1) == 0
 }
 
 impl Inner {
@@ -126,7 +156,7 @@ impl Inner {
     }
 }
 
-impl Unaligned {
+impl Pieces {
     fn block(&self) -> u64 {
         self.node.info.block_size.into()
     }
@@ -145,9 +175,15 @@ impl Unaligned {
 
     /// Returns the first piece of `range`: its blocks are at most [`PIECE_BYTES`] together.
     fn piece(&self, range: ByteRange) -> ByteRange {
-        let most = PIECE_BYTES.min(self.node.info.max_transfer.into()).max(self.block());
+        let most = PIECE_BYTES.min(self.node.info.max_transfer.into());
+        let most = (most - most % self.block()).max(self.block());
         let end = range.start() - range.start() % self.block() + most;
         ByteRange::between(range.start(), range.end().min(end)).expect("a piece has a byte")
+    }
+
+    /// Whether the node accepts a read or write of `piece` with the bytes `part` of the client's buffer.
+    fn accepts(&self, piece: ByteRange, part: &Buf) -> bool {
+        takes_payload(&self.node.info, piece, part) && takes_range(&self.node.info, piece)
     }
 
     /// Lists the blocks of `range`, and waits until the changes of them that have begun before are done.
@@ -183,10 +219,14 @@ impl Unaligned {
         let mut rest = Some(range);
         while let Some(left) = rest {
             let piece = self.piece(left);
-            let wide = self.widen(piece);
-            let got = self.read_wide(wide, avoid).await?;
             let to = into.slice(within(range, piece));
-            to.write().copy_from_slice(&got.slice(within(wide, piece)).read());
+            if self.accepts(piece, &to) {
+                self.lower.call(Op::Read { range: piece, into: to, avoid }).await.result?;
+            } else {
+                let wide = self.widen(piece);
+                let got = self.read_wide(wide, avoid).await?;
+                to.write().copy_from_slice(&got.slice(within(wide, piece)).read());
+            }
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
@@ -197,22 +237,31 @@ impl Unaligned {
         let mut rest = Some(range);
         while let Some(left) = rest {
             let piece = self.piece(left);
-            let wide = self.widen(piece);
-            let new = self.pool.scratch(wide.len() as usize).await?;
-            self.read_ends(wide, piece, &new).await?;
-            {
-                let to = new.slice(within(wide, piece));
-                match source {
-                    Source::Zeros => to.write().fill(0),
-                    Source::Data(data) => {
-                        to.write().copy_from_slice(&data.slice(within(range, piece)).read());
-                    }
-                }
-            }
-            self.lower.call(Op::Write { range: wide, data: new, fua }).await.result?;
+            let part = match source {
+                Source::Zeros => None,
+                Source::Data(data) => Some(data.slice(within(range, piece))),
+            };
+            let (wide, data) = match part {
+                Some(data) if self.accepts(piece, &data) => (piece, data),
+                part => (self.widen(piece), self.changed(piece, part).await?),
+            };
+            self.lower.call(Op::Write { range: wide, data, fua }).await.result?;
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
+    }
+
+    /// Returns the blocks that `piece` covers, with the bytes `part` in the place of `piece`; `None` stands for zeros.
+    async fn changed(&self, piece: ByteRange, part: Option<Buf>) -> Result<Buf> {
+        let wide = self.widen(piece);
+        let new = self.pool.scratch(wide.len() as usize).await?;
+        self.read_ends(wide, piece, &new).await?;
+        let to = new.slice(within(wide, piece));
+        match part {
+            None => to.write().fill(0),
+            Some(part) => to.write().copy_from_slice(&part.read()),
+        }
+        Ok(new)
     }
 
     /// Reads the blocks of `wide` that `piece` covers in part into their places in `new`: the first, the last, or both.
@@ -259,7 +308,7 @@ fn within(whole: ByteRange, part: ByteRange) -> std::ops::Range<usize> {
     from..from + part.len() as usize
 }
 
-impl Device for Unaligned {
+impl Device for Pieces {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -289,7 +338,7 @@ impl Device for Unaligned {
                 *extents = clip_extents(&found, range.start() - wide.start(), range.len());
                 Ok(())
             }
-            Op::Flush => unreachable!("a flush has no range, so it is never unaligned"),
+            Op::Flush => unreachable!("a flush has no range, so the node accepts it as it is"),
         }
     }
 }

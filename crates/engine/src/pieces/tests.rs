@@ -1,4 +1,4 @@
-//! Tests of unaligned requests, against a list of all writes and their times.
+//! Tests of requests in pieces, against a list of all writes and their times.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -446,7 +446,7 @@ fn unaligned_request_needs_bounded_memory() {
     assert_eq!((reads, writes as u64), (2, LONG / PIECE_BYTES + 1));
 }
 
-/// An aligned write begins at once if no unaligned request rewrites its blocks, and waits otherwise. A read never waits.
+/// An aligned write begins at once if no request in pieces rewrites its blocks, and waits otherwise. A read never waits.
 #[test]
 fn aligned_write_waits_only_for_rewrite_of_its_blocks() {
     let bench = Bench::new(Disk::new(SIZE, 512, 2, 3));
@@ -485,4 +485,45 @@ fn unaligned_write_keeps_bytes_of_aligned_write_in_flight() {
     }
     let bytes = bench.disk.bytes.borrow();
     assert_eq!((bytes[9], bytes[10], bytes[19], bytes[20], bytes[511]), (1, 2, 2, 1, 1));
+}
+
+/// A request longer than the device's longest is divided, and its pieces use the client's buffer.
+#[test]
+fn request_above_longest_transfer_is_divided_without_copy() {
+    let mut disk = Rc::into_inner(Disk::new(1 << 20, 512, 0, 0)).unwrap();
+    disk.info.max_transfer = 100_352;
+    let bench = Bench::new(Rc::new(disk));
+    let data: Vec<u8> = (0..300_544).map(|n| (n * 31 / 7) as u8).collect();
+    let at = range(1024, 300_544);
+    let buf = bench.buf(&data);
+    let used = bench.pool.used_bytes();
+    bench.call(Op::Write { range: at, data: buf.clone(), fua: true }).1.unwrap();
+    let pieces = [range(1024, 100_352), range(101_376, 100_352), range(201_728, 99_840)];
+    assert_eq!(bench.log(), pieces.map(|piece| (OpKind::Write, piece, true)));
+    assert_eq!(bench.pool.used_bytes(), used);
+    assert!(bench.disk.bytes.borrow()[1024..][..data.len()] == data);
+    drop(buf);
+    let (op, result) = bench.call(bench.read_of(at));
+    result.unwrap();
+    let Op::Read { into, .. } = op else { unreachable!() };
+    assert!(into.read()[..] == data);
+    assert_eq!(bench.log(), pieces.map(|piece| (OpKind::Read, piece, false)));
+    // Whole blocks of the longest length go to the device as they are.
+    bench.call(bench.read_of(range(0, 100_352))).1.unwrap();
+    assert_eq!(bench.log(), [(OpKind::Read, range(0, 100_352), false)]);
+}
+
+/// A connection keeps the buffer in which a payload arrived, at any address that the device of that time accepted.
+#[test]
+fn buffer_at_address_that_device_refuses_is_copied() {
+    let mut disk = Rc::into_inner(Disk::new(SIZE, 512, 0, 0)).unwrap();
+    disk.info.buf_align = 4096;
+    let bench = Bench::new(Rc::new(disk));
+    let buf = bench.buf(&[[0; 512], [5; 512]].concat());
+    let written = Op::write(range(1024, 512), buf.slice(512..1024));
+    bench.call(written).1.unwrap();
+    assert_eq!(bench.disk.bytes.borrow()[1024..1536], [5; 512]);
+    let into = bench.buf(&[0; 1024]);
+    bench.call(Op::read(range(1024, 512), into.slice(512..1024))).1.unwrap();
+    assert_eq!(into.read()[512..], [5; 512]);
 }
