@@ -1,5 +1,5 @@
 # `make demo` and `make test` are what a new user runs; the rest is for people who work on Cairn.
-.PHONY: demo test check bench torture guest sim mutants deny fuzz miri clean
+.PHONY: demo test check bench torture guest recipes sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -23,6 +23,10 @@ torture:
 # Cairn on Debian's own kernel in an emulated machine, with the kernel's NBD client.
 guest:
 	@tools/setup guest && tools/guest && tools/nbd-tester
+
+# Every page of docs/recipes, with the programs that it needs. Needs root.
+recipes:
+	@tools/setup recipes && RECIPES=all cargo test --locked --package cairn --test recipes
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000

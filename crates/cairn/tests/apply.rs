@@ -157,6 +157,28 @@ fn apply_leaves_graph_unchanged_when_change_is_impossible() {
 }
 
 #[test]
+fn apply_of_spec_with_absolute_paths_works_in_any_directory() {
+    let (dir, _serve) = served();
+    let paths = dir.0.display();
+    let absolute = spec(C, PAIR, "vol = { on = \"safe\" }\nmore = { on = \"c\" }")
+        .replace("file:key", &format!("file:{paths}/key"))
+        .replace("file = \"", &format!("file = \"{paths}/"));
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    dir.write("sub/home.toml", &absolute);
+    let sub = dir.path("sub");
+    let apply = |verb| {
+        common::Ran::of(&dir.command(&[verb, "home.toml"]).current_dir(&sub).output().unwrap())
+    };
+    let ran = apply("apply");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = apply("diff");
+    assert!(ran.code == 0 && ran.out.contains("already matches"), "{ran:?}");
+    dir.write("sub/home.toml", &absolute.replace(&format!("{paths}/c.img"), "c.img"));
+    let ran = apply("diff");
+    assert!(ran.code == 2 && ran.err.contains("relative to"), "{ran:?}");
+}
+
+#[test]
 fn apply_rolls_back_change_when_new_device_cannot_open() {
     let (dir, serve) = served();
     let wrote = ["-f", "raw", serve.uri(), "-c", "write -P 9 0 4M", "-c", "flush"];

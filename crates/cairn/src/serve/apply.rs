@@ -248,11 +248,14 @@ impl Serving {
     }
 }
 
-/// Parses the spec of a request. Its relative paths begin in the directory of the client.
+/// Parses the spec of a request. Its relative paths, if it has some, begin in the directory of the client.
 fn read(request: &ApplyRequest) -> Result<Spec> {
-    here(&request.way.directory, &format!("paths in {}", request.file))?;
     let variable = |name: &str| request.variables.get(name).cloned();
-    Ok(Spec::parse(&request.text, &request.file, &variable))
+    let spec = Spec::parse(&request.text, &request.file, &variable);
+    if spec.has_relative_path(REGISTRY) {
+        here(&request.way.directory, &format!("paths in {}", request.file))?;
+    }
+    Ok(spec)
 }
 
 /// Fails if `directory`, where the client's relative paths begin, is not the working directory of this process.

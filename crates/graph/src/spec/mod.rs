@@ -18,6 +18,7 @@
 //! | `edit.rs` | small changes of a spec: moving, adding and removing a disk |
 //! | `moving.rs` | the spec during a migration |
 //! | `past.rs`, `unkept.rs` | earlier versions of the spec, and settings that labels do not contain |
+//! | `relative.rs` | paths that depend on the working directory |
 //! | `summary.rs` | size, redundancy and properties of each export |
 //! | `fault.rs`, `near.rs` | faults, and guesses of misspelt words |
 //! | `write.rs` | values in the syntax of a spec |
@@ -39,6 +40,7 @@ mod owner;
 mod parse;
 mod past;
 mod plan;
+mod relative;
 mod reserves;
 mod summary;
 #[cfg(test)]
