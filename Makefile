@@ -1,5 +1,5 @@
 # `make demo` and `make test` are what a new user runs; the rest is for people who work on Cairn.
-.PHONY: demo test check bench torture guest sim mutants deny fuzz miri clean
+.PHONY: demo test check bench torture guest package package-check package-trial sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -23,6 +23,18 @@ torture:
 # Cairn on Debian's own kernel in an emulated machine, with the kernel's NBD client.
 guest:
 	@tools/setup guest && tools/guest
+
+# Debian packages and a static program, into out/package. STATIC=0 leaves the static program away.
+package:
+	@tools/setup package && tools/package
+
+# Builds twice, in two directories, and compares the bytes.
+package-check:
+	@tools/setup package && tools/package-check
+
+# The packages in a fresh Debian with systemd: installation, the demo, an upgrade under fio, removal. Needs root.
+package-trial:
+	@tools/setup package-trial && tools/package-trial
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000
