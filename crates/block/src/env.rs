@@ -117,6 +117,9 @@ pub trait World {
     /// # Errors
     /// `NotFound`, `Denied`, `InUse` with the process that has the disk if it is known, `Unsupported`.
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>>;
+    /// Removes the files that [`World::open`] has created in this process, if their paths still lead to them. The
+    /// caller makes sure that nothing has used them. An environment without files does nothing.
+    fn remove_created(&self) {}
     /// Listens for connections at the address `at`.
     ///
     /// # Errors

@@ -11,6 +11,9 @@ pub struct Info {
     /// Block size of the device in bytes, a power of two from 512 to 65536. The range of every request consists of
     /// whole blocks.
     pub block_size: u32,
+    /// Number of bytes at the end of the last block that are no part of the data: a file may end inside a block. They
+    /// read as zeros, and writes to them are dropped. 0 for all other devices.
+    pub padding: u32,
     /// Best length of a request to the device in bytes, a multiple of `block_size`.
     pub preferred_io: u32,
     /// Longest read or write of the device in bytes, a multiple of `block_size`; longer requests are split above.
@@ -42,6 +45,7 @@ impl Info {
         Self {
             size,
             block_size,
+            padding: 0,
             preferred_io: 4096,
             max_transfer: BUF_MAX_BYTES as u32,
             buf_align: 512,
@@ -56,6 +60,11 @@ impl Info {
         }
     }
 
+    /// Returns the number of bytes of data that clients see: the size without the padding.
+    pub const fn data_bytes(&self) -> u64 {
+        self.size - self.padding as u64
+    }
+
     /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities. If
     /// the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
     /// that of `self`; the device above computes its own.
@@ -66,6 +75,7 @@ impl Info {
         Self {
             size: self.size,
             block_size,
+            padding: 0,
             preferred_io: self.preferred_io.max(other.preferred_io),
             max_transfer: most - most % block_size,
             buf_align: self.buf_align.max(other.buf_align),

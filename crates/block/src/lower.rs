@@ -155,6 +155,20 @@ impl Lower {
         self.call(Op::write(range, data)).await.result
     }
 
+    /// Returns whether the lower reports that all bytes of `range` read as zeros.
+    ///
+    /// # Errors
+    /// Errors of the lower.
+    pub async fn is_zero(&self, range: ByteRange) -> Result<bool> {
+        let done = self.call(Op::Status { range, extents: Vec::new() }).await;
+        done.result?;
+        let Op::Status { extents, .. } = done.op else {
+            unreachable!("a request returns with its own operation")
+        };
+        let zero = extents.iter().take_while(|extent| extent.state.is_zero());
+        Ok(zero.map(|extent| extent.len).sum::<u64>() >= range.len())
+    }
+
     /// Makes all writes durable that the lower completed before.
     ///
     /// # Errors

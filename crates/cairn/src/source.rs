@@ -149,6 +149,7 @@ fn disk(kind: &str, path: &Path, read_only: bool, env: &Env) -> Result<Spec> {
         device: kind == "path",
         read_only,
         create: None,
+        odd_size: true,
         cache: CacheMode::Direct,
     };
     env.probe(&open)?;

@@ -19,7 +19,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
         kind: node.kind.name.to_owned(),
         power: power(node),
         lowers: lowers(planned, node).map(str::to_owned).collect(),
-        size_bytes: node.info.size,
+        size_bytes: node.info.data_bytes(),
         block_size_bytes: node.info.block_size,
         read_only: node.info.read_only,
         words: node.words.clone(),
@@ -28,7 +28,7 @@ pub fn graph(planned: &Planned, pid: Option<u32>, uris: impl Fn(&str) -> Vec<Str
     let export = |export: &graph::spec::PlannedExport| ExportView {
         name: export.name.clone(),
         on: planned.nodes[export.node].name.clone(),
-        size_bytes: export.info.size,
+        size_bytes: export.info.data_bytes(),
         block_size_bytes: export.info.block_size,
         read_only: export.read_only,
         uris: uris(&export.name),
@@ -169,7 +169,7 @@ fn fields(planned: &Planned, node: &PlannedNode) -> String {
 
 fn facts(node: &PlannedNode) -> String {
     let mut facts =
-        vec![format_exact(node.info.size), format!("blocks of {}", node.info.block_size)];
+        vec![format_exact(node.info.data_bytes()), format!("blocks of {}", node.info.block_size)];
     if !node.words.is_empty() {
         facts.push(node.words.clone());
     }

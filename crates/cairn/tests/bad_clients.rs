@@ -98,8 +98,98 @@ fn nbdinfo_lists_features_offered_by_server() {
         assert_eq!(export[can], true, "{can}");
     }
     assert_eq!(export["is_read_only"], false);
-    assert!(export["block_size_minimum"].as_u64().unwrap() >= 512);
+    assert_eq!(export["block_size_minimum"], 1);
+    assert_eq!(export["block_size_preferred"], 4096);
     assert_eq!(export["block_size_maximum"], 32 * MIB);
+}
+
+/// The last request of nbdcopy ends inside a block, and qemu-io writes single bytes.
+#[test]
+fn nbdcopy_and_qemu_io_write_bytes_at_any_offset() {
+    let dir = Dir::new();
+    dir.text(&["create", "disk.img", "4M"]);
+    let mut expected: Vec<u8> = (0..1_000_001u32).map(|n| ((n * 31) >> 4) as u8 | 1).collect();
+    std::fs::write(dir.path("odd.img"), &expected).unwrap();
+    let serve = dir.serve(&["disk.img"]);
+    let ran = tool(&dir, "nbdcopy", &["odd.img", serve.uri()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    expected.resize(4 << 20, 0);
+    let writes =
+        ["write -P 3 1 1", "write -P 4 511 2", "write -P 5 100001 70001", "write -z 7 9999"];
+    for (at, len, value) in [(1, 1, 3), (511, 2, 4), (100_001, 70_001, 5), (7, 9999, 0)] {
+        expected[at..at + len].fill(value);
+    }
+    let mut args = vec!["-f", "raw", serve.uri()];
+    args.extend(writes.iter().flat_map(|line| ["-c", *line]));
+    let ran = tool(&dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    let ran = tool(&dir, "nbdcopy", &[serve.uri(), "out.img"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(std::fs::read(dir.path("out.img")).unwrap() == expected, "other bytes are read");
+    assert_eq!(serve.stop().code, 0);
+    assert!(std::fs::read(dir.path("disk.img")).unwrap() == expected, "other bytes are stored");
+}
+
+/// A raw file of any size is served up to its last byte, and keeps its size.
+#[test]
+fn nbdcopy_copies_file_of_odd_size_both_ways() {
+    let dir = Dir::new();
+    for size in [1_000_001, 1, 511, 4096 * 3 + 512] {
+        let bytes: Vec<u8> = (0..size as u32).map(|n| ((n * 31) >> 4) as u8 | 1).collect();
+        std::fs::write(dir.path("in.img"), &bytes).unwrap();
+        std::fs::write(dir.path("odd.img"), vec![0; size]).unwrap();
+        let serve = dir.serve(&["odd.img"]);
+        for args in [["in.img", serve.uri()], [serve.uri(), "out.img"]] {
+            let ran = tool(&dir, "nbdcopy", &args);
+            assert_eq!(ran.code, 0, "{size}: {ran:?}");
+        }
+        let shown = tool(&dir, "nbdinfo", &["--size", serve.uri()]).out;
+        assert_eq!(shown.trim(), size.to_string());
+        assert_eq!(serve.stop().code, 0);
+        for name in ["out.img", "odd.img"] {
+            assert!(std::fs::read(dir.path(name)).unwrap() == bytes, "{size}: {name}");
+        }
+        std::fs::remove_file(dir.path("out.img")).unwrap();
+    }
+    std::fs::write(dir.path("odd.img"), vec![1; 1_000_001]).unwrap();
+    let serve = dir.serve(&["odd.img"]);
+    let lines = [
+        "write -z 999936 65",
+        "read -P 0 999936 65",
+        "read -P 1 999424 512",
+        "write -P 7 1000000 1",
+        "read -P 7 1000000 1",
+        "flush",
+    ];
+    let mut args = vec!["-f", "raw", serve.uri()];
+    args.extend(lines.iter().flat_map(|line| ["-c", *line]));
+    let ran = tool(&dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+    let bytes = std::fs::read(dir.path("odd.img")).unwrap();
+    assert_eq!((bytes.len(), bytes[999_999], bytes[1_000_000]), (1_000_001, 0, 7));
+}
+
+/// A disk with a label, or below another device, consists of whole blocks.
+#[test]
+fn spec_check_refuses_file_of_odd_size_below_label_or_device() {
+    let dir = Dir::new();
+    std::fs::write(dir.path("odd.img"), vec![0; (8 << 20) + 1]).unwrap();
+    for (options, device) in [
+        (", label = true", ""),
+        ("", "[device]\nt = { kind = \"linear\", on = \"d\", size = \"1MiB\" }\n"),
+    ] {
+        let on = if device.is_empty() { "d" } else { "t" };
+        dir.write(
+            "t.toml",
+            &format!(
+                "[disk]\nd = {{ file = \"odd.img\"{options} }}\n{device}[export]\nvol = {{ on = \"{on}\" }}\n"
+            ),
+        );
+        let ran = dir.cairn(&["validate", "t.toml"]);
+        assert!(ran.code == 3 && ran.err.contains("has 8388609 bytes"), "{ran:?}");
+        assert!(ran.err.contains("truncate -s 8389120"), "{ran:?}");
+    }
 }
 
 #[test]

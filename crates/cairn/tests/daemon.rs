@@ -609,3 +609,20 @@ fn daemon_records_live_changes_that_no_spec_contains() {
     assert!(!dir.text(&["show"]).contains("crypt"));
     assert_eq!(daemon.stop(), 0);
 }
+
+#[test]
+fn daemon_ends_on_signal_that_comes_during_its_restart() {
+    for pause in 0..8 {
+        let dir = home();
+        let daemon = Daemon::start(&dir);
+        dir.text(&["apply", "home.toml"]);
+        let worker = daemon.worker("home");
+        send(daemon.pid(), "USR2");
+        std::thread::sleep(Duration::from_millis(pause * pause));
+        send(daemon.pid(), "TERM");
+        let mut daemon = daemon;
+        // It has the exit code of an end in order, and its worker has ended.
+        assert_eq!(daemon.ended(), 0, "after {} ms: {}", pause * pause, daemon.log());
+        assert!(!Path::new(&format!("/proc/{worker}")).exists(), "after {} ms", pause * pause);
+    }
+}

@@ -120,3 +120,33 @@ fn event_reports_renamed_file_of_disk() {
     assert!(events(&dir).contains("disk-moved"), "{}", events(&dir));
     serve.stop().ok();
 }
+
+#[test]
+fn failed_first_start_removes_only_files_that_it_created() {
+    let dir = Dir::new();
+    let crypt = |on: &str| {
+        PAIR.replace(
+            "[export]",
+            &format!("s = {{ kind = \"crypt\", on = \"{on}\", key = \"file:none\" }}\n[export]"),
+        )
+        .replace("vol = { on = \"m\" }", "vol = { on = \"s\" }")
+    };
+    dir.write("p.toml", &crypt("m"));
+    let ran = dir.cairn(&["serve", "p.toml", "--run", "true"]);
+    assert!(ran.code == 7 && ran.err.contains("none"), "{ran:?}");
+    let exists = |name: &str| dir.path(name).exists();
+    assert!(!exists("a.img") && !exists("b.img"), "files are left");
+    // The first start of a graph whose disks were there, or of which one disk was there.
+    dir.write("p.toml", PAIR);
+    dir.cairn(&["serve", "p.toml", "--run", "true"]).ok();
+    dir.write("p.toml", &crypt("m"));
+    assert_ne!(dir.cairn(&["serve", "p.toml", "--run", "true"]).code, 0);
+    assert!(exists("a.img") && exists("b.img"));
+    dir.text(&["create", "raw.img", "64M"]);
+    let raw = "[disk]\na = { file = \"raw.img\" }\nb = { file = \"new.img\", size = \"64MiB\", create = true }\n\
+               [device]\nall = { kind = \"concat\", on = [\"a\", \"b\"] }\n\
+               bad = { kind = \"crypt\", on = \"all\", key = \"file:none\", plain = true }\n[export]\nvol = { on = \"bad\" }\n";
+    dir.write("raw.toml", raw);
+    assert_eq!(dir.cairn(&["serve", "raw.toml", "--run", "true"]).code, 7);
+    assert!(exists("raw.img"), "a disk with data is gone");
+}

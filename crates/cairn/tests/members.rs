@@ -5,12 +5,12 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use api::{Applied, DeviceStatus, EventLine, Status};
 use common::machine::{noise, run};
-use common::{Dir, Ran, Serve, until};
+use common::{Dir, Ran, Serve, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -250,4 +250,32 @@ fn apply_keeps_member_whose_file_was_renamed() {
     assert_eq!(dir.cairn(&["status"]).code, 0, "nobody has left");
     fs::rename(dir.path("elsewhere.img"), dir.path("b.img")).unwrap();
     serve.stop().ok();
+}
+
+#[test]
+fn copy_of_sparse_member_is_sparse() {
+    let dir = Dir::new();
+    let spec = "name = \"home\"\n[disk]\n\
+                a = { file = \"a.img\", size = \"1GiB\", create = true, label = true }\n\
+                b = { file = \"b.img\", size = \"1GiB\", create = true, label = true }\n\
+                [device]\npair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n[export]\nvol = { on = \"pair\" }\n";
+    dir.write("home.toml", spec);
+    let serve = dir.serve(&["home.toml"]);
+    let io = |command: &str| {
+        let ran = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", command]);
+        assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    };
+    io("write -P 7 700M 2M");
+    // The disk that takes the place of b has old bytes in a hole of a, and a hole of its own.
+    let disk = fs::File::create(dir.path("c.img")).unwrap();
+    disk.set_len(1 << 30).unwrap();
+    disk.write_all_at(&vec![9; 4 * MIB], 500 << 20).unwrap();
+    dir.text(&["device", "replace", "home/b", "c.img", "--wipe", "--wait"]);
+    io("write -P 8 3M 1M");
+    serve.stop().ok();
+    let allocated = |name: &str| fs::metadata(dir.path(name)).unwrap().blocks() * 512;
+    assert!(allocated("c.img") < 12 << 20, "{} bytes", allocated("c.img"));
+    let (a, c) = (fs::read(dir.path("a.img")).unwrap(), fs::read(dir.path("c.img")).unwrap());
+    let data = |bytes: &[u8]| bytes[DATA as usize..(1 << 30) - DATA as usize].to_vec();
+    assert!(data(&a) == data(&c), "the copy differs");
 }

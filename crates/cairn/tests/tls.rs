@@ -68,8 +68,40 @@ fn uri(dir: &Dir, export: &str, certificate: &str) -> String {
     )
 }
 
+/// Returns a command for a program that uses GnuTLS, which knows no version after TLS 1.2 then.
+fn old_command(dir: &Dir, name: &str) -> Command {
+    dir.write("old.conf", "[overrides]\ndisabled-version = tls1.3\n");
+    let mut command = Command::new(name);
+    command.env("GNUTLS_SYSTEM_PRIORITY_FILE", dir.path("old.conf")).current_dir(&dir.0);
+    command
+}
+
+/// Runs a program of another project that knows TLS 1.2 only.
+fn old_tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
+    let output = old_command(dir, name).args(args).stdin(Stdio::null()).output();
+    Ran::of(&output.unwrap_or_else(|error| panic!("{name}: {error}; install it")))
+}
+
+/// Runs qemu-img with the export `vol` as its source, over TLS with these priorities of GnuTLS.
+fn qemu_img(dir: &Dir, priority: &str, verb: &str, rest: &[&str]) -> Ran {
+    let ours = dir.path("ours");
+    let creds = format!(
+        "tls-creds-x509,id=tls0,endpoint=client,dir={},priority={priority}",
+        ours.display()
+    );
+    let socket = dir.path("tls.sock");
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={},export=vol,tls-creds=tls0,tls-hostname=localhost",
+        socket.display()
+    );
+    tool(dir, "qemu-img", &[&[verb, "--object", &creds, "--image-opts", &image], rest].concat())
+}
+
 fn works(dir: &Dir, name: &str, args: &[&str]) -> String {
-    let ran = tool(dir, name, args);
+    worked(name, args, tool(dir, name, args))
+}
+
+fn worked(name: &str, args: &[&str], ran: Ran) -> String {
     assert!(ran.code == 0 && !ran.out.contains("failed"), "{name} {args:?}: {ran:?}");
     ran.out
 }
@@ -133,19 +165,64 @@ fn tls_server_accepts_clients_of_other_projects() {
     works(&dir, "nbdcopy", &["in.img", &vol]);
     works(&dir, "nbdcopy", &[&vol, "out.img"]);
     assert!(std::fs::read(dir.path("out.img")).unwrap() == bytes, "nbdcopy got other bytes");
-    let creds =
-        format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", dir.path("ours").display());
-    let socket = dir.path("tls.sock");
-    let image = format!(
-        "driver=nbd,server.type=unix,server.path={},export=vol,tls-creds=tls0,tls-hostname=localhost",
-        socket.display()
-    );
-    works(
-        &dir,
-        "qemu-img",
-        &["convert", "--object", &creds, "--image-opts", &image, "-O", "raw", "qemu.img"],
-    );
+    let ran = qemu_img(&dir, "NORMAL", "convert", &["-O", "raw", "qemu.img"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
     assert!(std::fs::read(dir.path("qemu.img")).unwrap() == bytes, "qemu-img got other bytes");
+    assert_eq!(serve.stop().code, 0);
+}
+
+/// Priorities of GnuTLS for TLS 1.2 only.
+const OLD: &str = "NORMAL:-VERS-ALL:+VERS-TLS1.2";
+
+#[test]
+fn tls_server_accepts_clients_of_other_projects_over_tls_1_2() {
+    let (dir, serve) = serve();
+    let vol = uri(&dir, "vol", "ours");
+    let old = |name: &str, args: &[&str]| worked(name, args, old_tool(&dir, name, args));
+    assert!(old("nbdinfo", &[&vol]).contains("newstyle-fixed with TLS"));
+    let bytes: Vec<u8> =
+        (0..64u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(dir.path("in.img"), &bytes).unwrap();
+    old("nbdcopy", &["in.img", &vol]);
+    old("nbdcopy", &[&vol, "out.img"]);
+    assert!(std::fs::read(dir.path("out.img")).unwrap() == bytes, "nbdcopy got other bytes");
+    for cipher in ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"] {
+        let priority = format!("{OLD}:-CIPHER-ALL:+{cipher}");
+        let ran = qemu_img(&dir, &priority, "convert", &["-O", "raw", "qemu.img"]);
+        assert_eq!(ran.code, 0, "{cipher}: {ran:?}");
+        assert!(std::fs::read(dir.path("qemu.img")).unwrap() == bytes, "{cipher}");
+    }
+    let ran = serve.stop();
+    assert_eq!((ran.code, ran.err.contains("closed:")), (0, false), "{ran:?}");
+}
+
+/// That of Debian 12 knows TLS 1.2 only. It lists exports without a device of the kernel.
+#[test]
+fn nbd_client_of_debian_lists_exports_over_tls() {
+    let dir = Dir::new();
+    certificates(&dir);
+    dir.write("t.toml", &SPEC.replace("tls+unix:tls.sock", "tls://127.0.0.1:0"));
+    let serve = dir.serve(&["t.toml"]);
+    let port = serve.uri().rsplit_once(':').unwrap().1.split('/').next().unwrap();
+    let args = [
+        "-l",
+        "127.0.0.1",
+        port,
+        "-enable-tls",
+        "-tlshostname",
+        "localhost",
+        "-cacertfile",
+        "ours/ca-cert.pem",
+        "-certfile",
+        "ours/client-cert.pem",
+        "-keyfile",
+        "ours/client-key.pem",
+    ];
+    let listed = works(&dir, "nbd-client", &args);
+    for (export, there) in [("vol", true), ("alices", true), ("bobs", false)] {
+        let is_listed = listed.lines().any(|line| line.split(':').next() == Some(export));
+        assert_eq!(is_listed, there, "{export}: {listed}");
+    }
     assert_eq!(serve.stop().code, 0);
 }
 
@@ -153,10 +230,13 @@ fn tls_server_accepts_clients_of_other_projects() {
 fn tls_export_admits_only_listed_clients() {
     let (dir, _serve) = serve();
     for (certificate, sees) in [("ours", "alices"), ("bob", "bobs")] {
-        let list = works(&dir, "nbdinfo", &["--list", &uri(&dir, "", certificate)]);
+        let args = ["--list", &uri(&dir, "", certificate)];
+        let list = works(&dir, "nbdinfo", &args);
+        let old_list = worked("nbdinfo", &args, old_tool(&dir, "nbdinfo", &args));
         for export in ["vol", "alices", "bobs"] {
             let there = list.contains(&format!("export=\"{export}\""));
             assert_eq!(there, export == "vol" || export == sees, "{certificate}: {list}");
+            assert_eq!(there, old_list.contains(&format!("export=\"{export}\"")), "{old_list}");
             let ran = dir.cairn(&["info", &uri(&dir, export, certificate)]);
             assert_eq!(ran.code, if there { 0 } else { 4 }, "{certificate} {export}: {ran:?}");
         }
@@ -177,36 +257,46 @@ fn tls_server_refuses_client_without_valid_certificate() {
         let ran = dir.cairn(&["info", &uri(&dir, "vol", certificate)]);
         assert!(ran.code == 7 && ran.err.contains(why), "{certificate}: {ran:?}");
         // The other programs do not check their own certificate first.
-        let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", certificate)]);
-        assert_ne!(ran.code, 0, "{certificate}: {ran:?}");
+        for ask in [tool, old_tool] {
+            let ran = ask(&dir, "nbdinfo", &[&uri(&dir, "vol", certificate)]);
+            assert_ne!(ran.code, 0, "{certificate}: {ran:?}");
+        }
     }
     let named = format!("{}&tls-hostname=elsewhere.example", uri(&dir, "vol", "ours"));
     let ran = dir.cairn(&["info", &named]);
     assert!(ran.code == 7 && ran.err.contains("not valid for name"), "{ran:?}");
     let err = serve.stop().err;
-    for why in
-        ["no certificate", "not signed by the configured authority", "expired", "not valid yet"]
-    {
-        assert!(err.contains(why), "{why}: {err}");
+    // Both nbdinfo of TLS 1.3 and that of TLS 1.2; the latter does not even send a certificate of another authority.
+    for (why, count) in [
+        ("no certificate", 3),
+        ("not signed by the configured authority", 1),
+        ("expired", 2),
+        ("not valid yet", 2),
+    ] {
+        assert!(err.matches(why).count() >= count, "{why}: {err}");
     }
 }
 
 #[test]
-fn tls_server_refuses_tls_1_2() {
+fn tls_server_refuses_versions_and_ciphers_without_protection() {
     let (dir, serve) = serve();
-    dir.write("old.conf", "[overrides]\ndisabled-version = tls1.3\n");
-    let ask = |config: Option<&str>| {
-        let mut command = Command::new("nbdinfo");
-        command.arg(uri(&dir, "vol", "ours"));
-        if let Some(config) = config {
-            command.env("GNUTLS_SYSTEM_PRIORITY_FILE", dir.path(config));
-        }
-        Ran::of(&command.output().unwrap())
-    };
-    assert_eq!(ask(None).code, 0);
-    assert_ne!(ask(Some("old.conf")).code, 0);
+    let cases = [
+        ("NORMAL:-VERS-ALL:+VERS-TLS1.1".to_owned(), "supports neither TLS 1.2 nor TLS 1.3"),
+        (format!("{OLD}:-CIPHER-ALL:+AES-128-CBC:+AES-256-CBC"), "offers no supported cipher"),
+        (format!("{OLD}:-KX-ALL:+RSA"), "offers no supported key exchange"),
+        (format!("{OLD}:%NO_SESSION_HASH"), "does not support the extended master secret"),
+    ];
+    for (priority, _) in &cases {
+        let ran = qemu_img(&dir, priority, "info", &[]);
+        assert_ne!(ran.code, 0, "{priority}: {ran:?}");
+    }
+    let ran = qemu_img(&dir, OLD, "info", &[]);
+    assert_eq!(ran.code, 0, "{ran:?}");
     let err = serve.stop().err;
-    assert!(err.contains("only TLS 1.3 is supported"), "{err}");
+    for (priority, why) in cases {
+        assert!(err.contains(why), "{priority}: {err}");
+    }
+    assert!(err.contains("Cairn supports TLS 1.3, and TLS 1.2 with ECDHE"), "{err}");
 }
 
 /// Connects to the server, and sends the client flags of the NBD fixed newstyle handshake.
@@ -292,19 +382,23 @@ struct Other(Child);
 
 impl Other {
     fn start(dir: &Dir, name: &str, args: &[&str], socket: &str) -> Self {
-        let mut command = Command::new(name);
+        Self::spawn(dir, Command::new(name), args, socket)
+    }
+
+    fn spawn(dir: &Dir, mut command: Command, args: &[&str], socket: &str) -> Self {
         command.args(args).current_dir(&dir.0).stdout(Stdio::null());
-        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; install it"));
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         until("the other server listens", || listens(&dir.path(socket)));
         Self(child)
     }
 
-    fn nbdkit(dir: &Dir, certificates: &str) -> Self {
+    /// Starts nbdkit on the socket `{prefix}{certificates}.sock`.
+    fn nbdkit(dir: &Dir, command: Command, prefix: &str, certificates: &str) -> Self {
         let place = format!("--tls-certificates={}", dir.path(certificates).display());
-        let socket = format!("{certificates}.sock");
+        let socket = format!("{prefix}{certificates}.sock");
         let args =
             ["-f", "-U", &socket, "--tls=require", "--tls-verify-peer", &place, "memory", "1M"];
-        Self::start(dir, "nbdkit", &args, &socket)
+        Self::spawn(dir, command, &args, &socket)
     }
 }
 
@@ -327,18 +421,26 @@ fn tls_client_verifies_servers_of_other_projects() {
             &format!("nbds+unix:///?socket={socket}&tls-certificates={certificate}"),
         ])
     };
-    let _kit = ["ours", "elsewhere", "server-past"].map(|server| Other::nbdkit(&dir, server));
-    assert!(at("ours", "ours").out.contains("1 MiB"), "{:?}", at("ours", "ours"));
+    let servers = ["ours", "elsewhere", "server-past"];
+    let _kit = servers.map(|server| Other::nbdkit(&dir, Command::new("nbdkit"), "", server));
+    // The same over TLS 1.2.
+    let old = || old_command(&dir, "nbdkit");
+    let _old = servers.map(|server| Other::nbdkit(&dir, old(), "old-", server));
+    for server in ["ours", "old-ours"] {
+        assert!(at(server, "ours").out.contains("1 MiB"), "{:?}", at(server, "ours"));
+        // The server closes the connection without a readable message.
+        assert_ne!(at(server, "alone").code, 0);
+    }
     let cases = [
         ("ours", "theirs", "not signed by the configured authority"),
         ("elsewhere", "ours", "not valid for name \"localhost\""),
         ("server-past", "ours", "expired"),
     ];
-    // The server closes the connection without a readable message.
-    assert_ne!(at("ours", "alone").code, 0);
     for (server, certificate, why) in cases {
-        let ran = at(server, certificate);
-        assert!(ran.code == 7 && ran.err.contains(why), "{server} {certificate}: {ran:?}");
+        for server in [server.to_owned(), format!("old-{server}")] {
+            let ran = at(&server, certificate);
+            assert!(ran.code == 7 && ran.err.contains(why), "{server} {certificate}: {ran:?}");
+        }
     }
     std::fs::write(dir.path("q.img"), vec![0; 2 << 20]).unwrap();
     let creds = format!(
@@ -355,6 +457,27 @@ fn tls_client_verifies_servers_of_other_projects() {
     let _plain = Other::start(&dir, "nbdkit", &args, "plain.sock");
     let ran = at("plain", "ours");
     assert!(ran.code != 0 && ran.err.contains("STARTTLS"), "{ran:?}");
+}
+
+#[test]
+fn nbd_disk_serves_requests_over_tls_1_2() {
+    let dir = Dir::new();
+    certificates(&dir);
+    let _old = Other::nbdkit(&dir, old_command(&dir, "nbdkit"), "old-", "ours");
+    dir.write(
+        "far.toml",
+        "[nbd]\nlisten = \"unix:far.sock\"\n[disk]\n\
+         far = { nbd = \"nbds+unix:///?socket=old-ours.sock&tls-certificates=ours\" }\n\
+         [export]\nnear = { on = \"far\" }\n",
+    );
+    let far = dir.serve(&["far.toml"]);
+    let io =
+        ["write -P 7 0 1M", "write -P 9 4k 512", "flush", "read -P 9 4k 512", "read -P 7 8k 1000k"];
+    let mut args = vec!["-f", "raw", far.uri()];
+    args.extend(io.iter().flat_map(|line| ["-c", *line]));
+    works(&dir, "qemu-io", &args);
+    let ran = far.stop();
+    assert_eq!((ran.code, ran.err.contains("reconnect")), (0, false), "{ran:?}");
 }
 
 #[test]
@@ -557,7 +680,13 @@ fn tls_handshake_reads_changed_certificate_files() {
     assert_ne!(with_list, SPEC);
     dir.write("t.toml", &with_list);
     let serve = dir.serve(&["t.toml"]);
-    let info = |certificate: &str| dir.cairn(&["info", &uri(&dir, "vol", certificate)]).code;
+    let info = |certificate: &str| {
+        let address = uri(&dir, "vol", certificate);
+        let code = dir.cairn(&["info", &address]).code;
+        // TLS 1.2 decides in the same way.
+        assert_eq!(old_tool(&dir, "nbdinfo", &[&address]).code == 0, code == 0, "{certificate}");
+        code
+    };
     assert_eq!((info("ours"), info("bob")), (0, 0));
     // Revoked.
     ours.revoke(&here("ours"), &[alice]);

@@ -65,6 +65,7 @@ impl Disk {
             device: true,
             read_only: false,
             create: None,
+            odd_size: false,
             cache: CacheMode::Direct,
         })?;
         let facts = storage.facts();

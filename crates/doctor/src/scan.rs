@@ -228,7 +228,8 @@ async fn open(doctor: &Doctor, path: &Path, read_only: bool, engine: &Engine) ->
         bail!(Invalid, "{shown} is neither a file nor a block device");
     }
     let cache = CacheMode::Direct;
-    let open = Open { path: path.to_owned(), device, read_only, create: None, cache };
+    let open =
+        Open { path: path.to_owned(), device, read_only, create: None, odd_size: false, cache };
     env.probe(&open)?;
     let name = if device { "path" } else { "file" };
     let kind = registry.find(name).filter(|kind| matches!(kind.maker, Maker::Disk { .. }));

@@ -15,12 +15,12 @@ use super::{Engine, Entry, Inner, Portal, Sink};
 const HELD: i64 = 1 << 40;
 
 impl Engine {
-    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`. `share` is that of the
-    /// client ([`Sink::share`]).
+    /// Waits until the engine can set aside the reserve of a client's request `op` to `portal`, and no unaligned request
+    /// rewrites a block that `op` would change. `share` is that of the client ([`Sink::share`]).
     pub async fn wait_capacity(&self, portal: &Portal, op: &Op, share: Option<&Share>) {
-        let need = portal.target().reserve.need(op);
+        let (_, need, _) = portal.route(op);
         poll_fn(|cx| {
-            if self.0.may_begin(need, portal, share) {
+            if self.0.may_begin(need, portal, share) && !portal.is_rewritten(op) {
                 return Poll::Ready(());
             }
             // The end of another request may free a reserve, and a returned buffer may free bytes.

@@ -4,6 +4,7 @@
 
 mod admission;
 mod arena;
+mod below;
 mod call;
 mod control;
 mod failures;
@@ -14,21 +15,21 @@ mod reserve;
 mod share;
 mod slot;
 mod split;
+mod unaligned;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::mem::ManuallyDrop;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use block::control::{Command, Reply};
-use block::env::LocalFuture;
 use block::{
-    BufPool, ChildId, Core, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result,
-    Started, Table, Waiter, bail, check, env,
+    BufPool, ByteRange, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result, Table,
+    Waiter, bail, check,
 };
 
 use arena::Arena;
+use below::Below;
 use failures::Failures;
 use node::{Node, Power};
 use ready::{Key, Ready};
@@ -127,6 +128,8 @@ struct Entry {
     token: Cell<u64>,
     portal: Cell<Option<Portal>>,
     need: Cell<Need>,
+    /// Whole blocks that a client's request changes; `None` for any other request.
+    changes: Cell<Option<ByteRange>>,
     /// The task that waits for a child. The next field is the result of the child, until that task takes it.
     waiter: Waiter,
     answer: Cell<Option<Result<()>>>,
@@ -306,9 +309,12 @@ impl Engine {
     /// Returns a handle to the node for a device above. The handle keeps the node alive, but not the engine: a request
     /// that is started after the engine was dropped fails.
     pub fn lower(&self, id: NodeId) -> Lower {
-        let node = self.node(id);
-        let (info, name) = (node.info.clone(), node.name.clone());
-        Lower::new(Rc::new(Below { engine: Rc::downgrade(&self.0), node }), id, info, name)
+        self.lower_of(id, &self.node(id))
+    }
+
+    fn lower_of(&self, id: NodeId, node: &Rc<Node>) -> Lower {
+        let below = Below { engine: Rc::downgrade(&self.0), node: node.clone() };
+        Lower::new(Rc::new(below), id, node.info.clone(), node.name.clone())
     }
 
     /// Returns the facts about the device of the node `id`: size, block size and abilities.
@@ -326,12 +332,12 @@ impl Engine {
         self.0.in_flight.get()
     }
 
-    /// Begins a client's request. `sink` gets the result of the request exactly once, possibly before this function
-    /// returns.
+    /// Begins a client's request, of any offset and length. `sink` gets the result of the request exactly once,
+    /// possibly before this function returns.
     ///
     /// # Errors
-    /// The operation `op`, if the reserve of the request is not free now. The caller waits with
-    /// [`Engine::wait_capacity`] and tries again.
+    /// The operation `op`, if the reserve of the request is not free now, or if an unaligned request rewrites one of the
+    /// blocks that it would change. The caller waits with [`Engine::wait_capacity`] and tries again.
     pub fn submit(
         &self,
         portal: &Portal,
@@ -339,14 +345,14 @@ impl Engine {
         sink: Rc<dyn Sink>,
         token: u64,
     ) -> Result<(), Op> {
-        let node = portal.target();
-        let checked = check(&node.info, &op);
-        let need = node.reserve.need(&op);
-        if !self.0.may_begin(need, portal, sink.share()) {
+        let (node, need, changes) = portal.route(&op);
+        if !self.0.may_begin(need, portal, sink.share()) || portal.is_rewritten(&op) {
             return Err(op);
         }
+        let checked = check(&node.info, &op);
         self.0.set_aside(need, portal, sink.share());
         let (index, entry) = self.0.begin(op);
+        entry.changes.set(changes);
         entry.owner.set(Owner::Client);
         entry.sink.set(Some(sink));
         entry.token.set(token);
@@ -674,65 +680,6 @@ fn forward(table: &Table, op: &mut Op) -> Option<usize> {
             Some(usize::from(run.port.0))
         }
         Op::Flush => (table.port_count() == 1).then_some(0),
-    }
-}
-
-/// A handle to a node, for the device above the node.
-struct Below {
-    engine: Weak<Inner>,
-    node: Rc<Node>,
-}
-
-impl Core for Below {
-    fn start(&self, op: &mut Op) -> Started {
-        let Some(engine) = self.engine.upgrade() else { return Started::Done(Err(env::stopped())) };
-        if let Err(error) = check(&self.node.info, op) {
-            return Started::Done(Err(error));
-        }
-        // A child that goes directly to a device meets no hook or table on its way.
-        let straight = match &self.node.power {
-            Power::Device { device, future_bytes, .. } => Some((device, *future_bytes)),
-            Power::Hooks { .. } | Power::Table { .. } => None,
-        };
-        if straight.is_some() {
-            self.node.counters.begin(op);
-        }
-        let (index, entry) = engine.begin(std::mem::replace(op, Op::Flush));
-        let polled = match straight {
-            Some((device, future_bytes)) => {
-                engine.enter(index, entry, &self.node, device, future_bytes)
-            }
-            None => engine.run(index, entry, &self.node).map(|result| engine.ascend(entry, result)),
-        };
-        match polled {
-            Poll::Ready(result) => {
-                // The replaced value is the flush that was put into `op` above; a flush has nothing to drop.
-                std::mem::forget(std::mem::replace(op, engine.release(index, entry).op));
-                rebase(op, entry.start.get());
-                Started::Done(result)
-            }
-            Poll::Pending => {
-                entry.owner.set(Owner::Child);
-                Started::Running(ChildId(index as u64))
-            }
-        }
-    }
-
-    fn poll(&self, child: ChildId, cx: &mut Context<'_>) -> Poll<Done> {
-        match self.engine.upgrade() {
-            Some(engine) => engine.poll_child(child.0 as usize, cx),
-            None => Poll::Ready(Done { op: Op::Flush, result: Err(env::stopped()) }),
-        }
-    }
-
-    fn abandon(&self, child: ChildId) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.abandon(child.0 as usize);
-        }
-    }
-
-    fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
-        control::carry_out(self.node.clone(), command)
     }
 }
 

@@ -7,6 +7,7 @@ use block::{Error, Hooks, Info, Op, OpKind, Table, error};
 
 use super::reserve::Reserve;
 use super::slot::AnyDevice;
+use super::unaligned::Rewrites;
 
 /// The number of a node in its engine. A node is a device, a table or a hook.
 pub type NodeId = usize;
@@ -37,12 +38,15 @@ pub(super) struct Node {
     pub counters: Counters,
     /// Whether the device of the node was closed, so that the node refuses every request.
     pub closed: Cell<bool>,
+    /// Blocks of the node that unaligned requests of clients rewrite now.
+    pub rewrites: Rewrites,
 }
 
 impl Node {
     pub fn new(name: &str, info: Info, power: Power, reserve: Reserve) -> Self {
         let (name, counters) = (name.into(), Counters::default());
-        Self { name, info, power, reserve, counters, closed: Cell::new(false) }
+        let (closed, rewrites) = (Cell::new(false), Rewrites::default());
+        Self { name, info, power, reserve, counters, closed, rewrites }
     }
 
     /// Returns the error for a request that arrives after the device of the node was closed.

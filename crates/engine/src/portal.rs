@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::{Device, Error, ErrorKind, Info, Needs, Request, Result};
+use block::{ByteRange, Device, Error, ErrorKind, Info, Needs, Op, Request, Result};
 
 use super::node::{Node, Power};
 use super::reserve::Reserve;
-use super::share::Share;
+use super::share::{Need, Share};
 use super::slot::AnyDevice;
-use super::{Engine, NodeId};
+use super::{Engine, NodeId, unaligned};
 
 /// The error message of a portal that was closed because the graph has no export of its name any more.
 const GONE: &str = "the export is no longer offered";
@@ -31,6 +31,8 @@ struct Target {
     /// Number of the node in the engine; `None` once the portal is closed.
     id: Option<NodeId>,
     node: Rc<Node>,
+    /// The node for requests that do not consist of whole blocks of `node`.
+    unaligned: Rc<Node>,
 }
 
 impl Portal {
@@ -52,19 +54,48 @@ impl Portal {
 
     /// Closes the portal: it refuses every further request with `error`. Requests that have begun continue.
     fn close(&self, error: Error) {
-        let info = self.info();
+        let (info, error) = (self.info(), error.at(self.name()));
         let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
-        let closed = Closed { info: info.clone(), error: error.at(self.name()) };
-        let device: Rc<dyn AnyDevice> = Rc::new(closed);
-        let future_bytes = device.future_bytes();
-        let power = Power::Device { device, lowers: Box::default(), future_bytes };
-        let node = Node::new(self.name(), info, power, reserve);
-        *self.0.to.borrow_mut() = Target { id: None, node: Rc::new(node) };
+        let closed = |info: Info| {
+            let device: Rc<dyn AnyDevice> =
+                Rc::new(Closed { info: info.clone(), error: error.clone() });
+            let future_bytes = device.future_bytes();
+            let power = Power::Device { device, lowers: Box::default(), future_bytes };
+            Rc::new(Node::new(self.name(), info, power, reserve))
+        };
+        let unaligned = closed(unaligned::info(&info));
+        *self.0.to.borrow_mut() = Target { id: None, node: closed(info), unaligned };
     }
 
     /// Returns the share of the requests through this portal.
     pub(super) fn share(&self) -> &Share {
         &self.0.share
+    }
+
+    /// Returns the node that carries out a client's request `op`, the resources that it needs there, and the range of
+    /// whole blocks that it changes.
+    #[inline]
+    pub(super) fn route(&self, op: &Op) -> (Rc<Node>, Need, Option<ByteRange>) {
+        let to = self.0.to.borrow();
+        let range = op.range();
+        let info = &to.node.info;
+        // A request may not reach the padding of the last block; the other node checks that.
+        let is_whole = |range: ByteRange| {
+            range.is_aligned(info.block_size) && (info.padding == 0 || range.end() < info.size)
+        };
+        if range.is_none_or(is_whole) {
+            let changes = range.filter(|_| op.writes());
+            return (to.node.clone(), to.node.reserve.need(op), changes);
+        }
+        (to.unaligned.clone(), unaligned::need(to.unaligned.reserve, op), None)
+    }
+
+    /// Whether an unaligned request rewrites a block that the request `op` would change.
+    #[inline]
+    pub(super) fn is_rewritten(&self, op: &Op) -> bool {
+        let node = &self.0.to.borrow().node;
+        op.writes()
+            && op.range().is_some_and(|range| node.rewrites.hold(range, node.info.block_size))
     }
 
     pub(super) fn target(&self) -> Rc<Node> {
@@ -103,7 +134,9 @@ impl Engine {
     }
 
     fn target(&self, id: NodeId) -> Target {
-        Target { id: Some(id), node: self.node(id) }
+        let node = self.node(id);
+        let unaligned = self.unaligned(id, &node);
+        Target { id: Some(id), node, unaligned }
     }
 }
 

@@ -219,15 +219,22 @@ fn mounted_volume_keeps_written_bytes_and_rejects_bad_requests() {
         wire.ask(FSYNC, 30, 2, &[0; 16]);
         assert_eq!(wire.answer(&env, 30).await, (0, vec![]));
 
-        // Reads end at the end of the volume. Nothing is written past it, nor in parts of blocks.
+        // Reads end at the end of the volume, and nothing is written past it.
         wire.read(40, (1 << 20) - 512, 4096);
         assert_eq!(wire.answer(&env, 40).await, (0, vec![0; 512]));
         wire.read(41, 1 << 20, 4096);
         assert_eq!(wire.answer(&env, 41).await, (0, vec![]));
         wire.write(42, 1 << 20, &[0; 512]);
         assert_eq!(wire.answer(&env, 42).await.0, 28);
-        wire.write(43, 100, &[0; 512]);
-        assert_eq!(wire.answer(&env, 43).await.0, 22);
+        wire.write(43, (1 << 20) - 5, &[0; 6]);
+        assert_eq!(wire.answer(&env, 43).await.0, 28);
+
+        // A write may begin and end inside a block.
+        wire.write(44, 100, &[9; 512]);
+        assert_eq!(wire.answer(&env, 44).await.1[..4], 512u32.to_ne_bytes());
+        wire.read(45, 99, 514);
+        let expected = [&[0][..], &[9; 512], &[0]].concat();
+        assert_eq!(wire.answer(&env, 45).await, (0, expected));
 
         // Unknown names, nodes and requests.
         wire.ask(LOOKUP, 50, 1, b"volume\0");

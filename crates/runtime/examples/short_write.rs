@@ -15,7 +15,7 @@ fn main() {
     each_core(|core| {
         let (device, read_only, create) = (false, false, None);
         let cache = CacheMode::Buffered;
-        let open = Open { path: path.clone(), device, read_only, create, cache };
+        let open = Open { path: path.clone(), device, read_only, create, odd_size: false, cache };
         let env = core.env();
         core.block_on(async {
             let disk = env.open(&open).unwrap();

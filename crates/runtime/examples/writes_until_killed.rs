@@ -18,6 +18,7 @@ fn main() {
         device: false,
         read_only: false,
         create: None,
+        odd_size: false,
         cache: CacheMode::Direct,
     };
     let disk = env.open(&open).unwrap();

@@ -75,6 +75,12 @@ pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
 }
 
 impl OpenDisk {
+    /// Returns device and inode number of the file, if the opening has created it.
+    pub(crate) fn created_file(&self) -> Option<(u64, u64)> {
+        let stat = self.disk.facts.created.then(|| fstat(&self.file).ok()).flatten()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
     fn held(&self, op: Op, buf: Option<Buf>) -> Held {
         Held { disk: Some(self.disk.clone()), buf, ..Held::new(op, self.file.clone(), None) }
     }
@@ -130,6 +136,11 @@ impl Storage for OpenDisk {
 
     fn start(&self, io: DiskIo) -> Ticket {
         let disk = &self.disk;
+        let io = match io {
+            DiskIo::Discard { range } => DiskIo::Discard { range: disk.inside(range) },
+            DiskIo::Zero { range, unmap } => DiskIo::Zero { range: disk.inside(range), unmap },
+            other => other,
+        };
         let (op, buf) = match io {
             DiskIo::Read { offset, into } => (Op::Read { offset }, Some(into)),
             DiskIo::Write { offset, data, fua } => (Op::Write { offset, fua }, Some(data)),
@@ -159,11 +170,19 @@ impl Storage for OpenDisk {
                  treat all bytes as data"
             );
         };
-        if range.end() > self.disk.size.get() {
+        if range.end() > self.disk.end() {
             return Err(self.disk.outside("extents", range));
         }
-        extents(seeker.as_raw_fd(), range, max)
-            .map_err(|error| Error::io(&error, format_args!("{path}: extents of bytes {range}")))
+        let inside = self.disk.inside(range);
+        let found = extents(seeker.as_raw_fd(), inside, max).map(|mut found| {
+            let len: u64 = found.iter().map(|extent| extent.len).sum();
+            if let Some(last) = found.last_mut().filter(|_| len == inside.len()) {
+                // The other bytes of the last block are like the end of the file.
+                last.len += range.len() - len;
+            }
+            found
+        });
+        found.map_err(|error| Error::io(&error, format_args!("{path}: extents of bytes {range}")))
     }
 }
 
@@ -201,6 +220,23 @@ impl Disk {
             (false, false) => return None,
         };
         Some(Op::Zero { range, unmap, mode })
+    }
+
+    /// Returns the end of the disk's last block. A file may end inside this block.
+    fn end(&self) -> u64 {
+        self.size.get().next_multiple_of(self.block_size.get().into())
+    }
+
+    /// Returns the bytes of `range` that the file has, if the range lies inside its blocks.
+    fn inside(&self, range: ByteRange) -> ByteRange {
+        let end = if range.end() == self.end() { self.size.get() } else { range.end() };
+        ByteRange::between(range.start(), end).unwrap_or(range)
+    }
+
+    /// Returns the number of bytes that a transfer of `len` bytes at `offset` moves: fewer if the file ends inside its
+    /// last block.
+    pub(crate) fn moves(&self, offset: u64, len: u64) -> u64 {
+        len.min(self.size.get().saturating_sub(offset))
     }
 
     fn outside(&self, what: &str, range: ByteRange) -> Error {
@@ -246,10 +282,16 @@ impl Disk {
             return Err(fault.clone());
         }
         let Some(range) = range else { return Ok(()) };
-        if range.end() > self.size.get() {
+        if range.end() > self.end() {
             return Err(self.outside(op.name(), range));
         }
-        if !range.is_aligned(self.block_size.get()) {
+        // An operation without payload ends where the file ends, which may be inside a block.
+        let has_payload = matches!(op, Op::Read { .. } | Op::Write { .. });
+        let ends_with_file = !has_payload && range.end() == self.size.get();
+        let block = self.block_size.get();
+        let is_whole =
+            range.is_aligned(block) || ends_with_file && range.start().is_multiple_of(block.into());
+        if !is_whole {
             bail!(
                 Invalid,
                 "{}: {} of {} bytes at {}: both must be multiples of the block size {}",
@@ -292,7 +334,18 @@ impl Disk {
         slot.moved += res as u64;
         let len = held.op.range().map_or(len, ByteRange::len);
         let is_short_write = matches!(held.op, Op::Write { .. }) && res > 0;
-        if slot.moved == len || seeded::on(Bug::ShortWrite) && is_short_write {
+        let moves = match held.op {
+            Op::Read { offset } | Op::Write { offset, .. } => self.moves(offset, len),
+            _ => len,
+        };
+        if let Op::Read { .. } = held.op
+            && slot.moved == moves
+            && moves < len
+        {
+            let buf = held.buf.as_ref().expect("a read in flight has a buffer");
+            buf.slice(moves as usize..len as usize).write().fill(0);
+        }
+        if slot.moved == moves || seeded::on(Bug::ShortWrite) && is_short_write {
             if let Op::ZeroWrite { .. } = held.op {
                 held.buf = None;
             }
@@ -375,8 +428,14 @@ mod tests {
             let path = format!("{folder}/cairn-{name}-{}", std::process::id());
             let core = Core::new(Config { engine, ..Config::default() }).unwrap();
             let (create, cache) = (Some(SIZE), CacheMode::Buffered);
-            let how =
-                Open { path: path.clone().into(), device: false, read_only: false, create, cache };
+            let how = Open {
+                path: path.clone().into(),
+                device: false,
+                read_only: false,
+                create,
+                odd_size: false,
+                cache,
+            };
             let disk = open(core.side.clone(), &how).unwrap();
             std::fs::remove_file(path).unwrap();
             core.block_on(test(&core, &disk));

@@ -49,7 +49,7 @@ pub use crate::fdstore::{
     INHERITED_MAX, NAME_MAX_BYTES, beat, fdstore_put, inherit, notify_manager, take_all, withdraw,
 };
 pub use crate::one_shot_keys::give_key;
-pub use crate::signals::{Signals, let_signals_through};
+pub use crate::signals::{Signals, hold_signals, let_signals_through, release_signals};
 
 /// Settings of a core.
 #[derive(Clone, Debug)]

@@ -113,19 +113,28 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     let size = fstat(&file).tried(open, "stat")?.st_size as u64;
     let kind = fstatfs(&file).tried(open, "statfs")?.f_type;
     let inline = kind == TMPFS;
-    let direct = open.cache == CacheMode::Direct && !inline;
-    if direct {
+    let may_direct = open.cache == CacheMode::Direct && !inline;
+    if may_direct {
         set_direct(open, fd, kind)?;
     }
-    let block_size = match sys::direct_align(&file) {
+    let direct_block = match sys::direct_align(&file) {
         // Slices begin at multiples of the block size, so memory is aligned to the same number.
-        Some((offset, memory)) if direct => offset.max(memory),
-        None if direct => BUF_ALIGN as u32,
-        _ => 512,
+        Some((offset, memory)) => offset.max(memory),
+        None => BUF_ALIGN as u32,
     };
-    if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
+    // With O_DIRECT a write cannot end inside a block.
+    let is_odd = open.odd_size && size > 0 && !size.is_multiple_of(u64::from(direct_block));
+    let direct = may_direct && !is_odd;
+    if may_direct && !direct {
+        sys::set_flags(fd, libc::O_DIRECT, false).tried(open, "O_DIRECT")?;
+    }
+    let block_size = if direct { direct_block } else { 512 };
+    if size == 0 || !open.odd_size && !size.is_multiple_of(u64::from(block_size)) {
         let whole = size.next_multiple_of(block_size.into()).max(block_size.into());
-        let words = format!("has {size} bytes; a disk has a multiple of {block_size} above zero");
+        let words = match open.odd_size {
+            true => "has 0 bytes; a disk has at least one".to_owned(),
+            false => format!("has {size} bytes; a disk has a multiple of {block_size} above zero"),
+        };
         let next = format!("truncate -s {whole} (or larger), or name another file");
         return Err(refused(open, ErrorKind::Invalid, words).next(next));
     }
@@ -149,6 +158,9 @@ fn inspect(open: &Open, file: OwnedFd, created: bool) -> Result<Opened> {
     let words = match (inline, direct) {
         (true, _) => "in memory (tmpfs)",
         (false, true) => "O_DIRECT",
+        (false, false) if is_odd && may_direct => {
+            "through the page cache, because the file ends inside a block"
+        }
         (false, false) => "through the page cache",
     };
     let facts = StorageFacts {
@@ -308,7 +320,7 @@ fn queue_limit(device: u64, name: &str) -> u64 {
 
 /// Number of tries for a lock that no living process holds, and the pause between two tries. The kernel ends the ring
 /// of a killed process a moment after the process itself.
-const LOCK_TRIES: u32 = 200;
+const LOCK_TRIES: u32 = 500;
 const LOCK_REST: Duration = Duration::from_millis(10);
 
 fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {

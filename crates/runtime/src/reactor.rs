@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -56,6 +57,8 @@ pub(crate) struct Reactor {
     note: fn(&str),
     by_hand: bool,
     events: Rc<Events>,
+    /// The files that openings of disks have created: path, device number and inode number.
+    created: RefCell<Vec<(PathBuf, (u64, u64))>>,
     persistent_memory: PersistentMemories,
     // Running means of a turn's wait for its first completion: from clients, and from disks.
     waits: [Cell<Duration>; 2],
@@ -102,6 +105,7 @@ impl Reactor {
             note: config.note,
             by_hand: config.by_hand,
             events: Rc::default(),
+            created: RefCell::default(),
             persistent_memory: PersistentMemories::default(),
             waits: [const { Cell::new(Duration::MAX) }; 2],
             stopping: Cell::new(false),
@@ -503,7 +507,19 @@ impl World for Reactor {
     }
 
     fn open(&self, open: &Open) -> Result<Rc<dyn Storage>> {
-        Ok(Rc::new(disk::open(self.me(), open)?))
+        let disk = disk::open(self.me(), open)?;
+        if let Some(file) = disk.created_file() {
+            self.created.borrow_mut().push((open.path.to_path_buf(), file));
+        }
+        Ok(Rc::new(disk))
+    }
+
+    fn remove_created(&self) {
+        for (path, file) in self.created.take() {
+            // A file that cannot be removed is used by the next start.
+            let is_same = std::fs::metadata(&path).is_ok_and(|now| (now.dev(), now.ino()) == file);
+            let _ = is_same.then(|| std::fs::remove_file(&path));
+        }
     }
 
     fn listen(&self, at: &Address) -> Result<Rc<dyn Listener>> {

@@ -33,6 +33,17 @@ pub fn let_signals_through<T>(start: impl FnOnce() -> T) -> T {
     sys::let_through(&SIGNALS, start)
 }
 
+/// Makes SIGINT, SIGTERM and SIGHUP wait in this thread, also over the execution of another program, which must call
+/// [`release_signals`] when it can handle them.
+pub fn hold_signals() {
+    sys::hold(&SIGNALS, true);
+}
+
+/// Delivers SIGINT, SIGTERM and SIGHUP to this thread again, first those that have waited since [`hold_signals`].
+pub fn release_signals() {
+    sys::hold(&SIGNALS, false);
+}
+
 impl Signals {
     pub(crate) fn new(side: Rc<Reactor>, kept: bool) -> Result<Self> {
         let others: &[i32] = if kept { &OF_A_KEEPER } else { &[] };

@@ -164,13 +164,17 @@ impl Slot {
         let apart = held.disk.as_ref().is_some_and(|disk| disk.is_foreign());
         let rest = |range: ByteRange| (range.start() + moved, range.len() - moved);
         let buf = || held.buf.as_ref().expect("a transfer in flight has a buffer");
+        let transfer = |offset| {
+            let len = buf().len() as u64;
+            held.disk.as_ref().map_or(len, |disk| disk.moves(offset, len))
+        };
         match held.op {
             Op::Read { offset } => {
-                let (ptr, len) = tail(buf(), moved);
+                let (ptr, len) = tail(buf(), transfer(offset), moved);
                 Call::Read { fd, ptr, len, offset: offset + moved, apart }
             }
             Op::Write { offset, fua } => {
-                let (ptr, len) = tail(buf(), moved);
+                let (ptr, len) = tail(buf(), transfer(offset), moved);
                 Call::Write { fd, ptr, len, offset: offset + moved, dsync: fua, apart }
             }
             Op::Flush => Call::Fsync { fd },
@@ -187,7 +191,7 @@ impl Slot {
                 Call::Fallocate { fd, mode: PUNCH, offset: range.start(), len: range.len() }
             }
             Op::Recv => {
-                let (ptr, len) = tail(buf(), 0);
+                let (ptr, len) = tail(buf(), buf().len() as u64, 0);
                 Call::Recv { fd, ptr, len }
             }
             Op::Send => {
@@ -212,9 +216,11 @@ impl Slot {
     }
 }
 
-fn tail(buf: &Buf, moved: u64) -> (*mut u8, u32) {
-    // SAFETY: the kernel has moved `moved` bytes, at most the length.
-    (unsafe { buf.as_ptr().add(moved as usize) }, (buf.len() as u64 - moved) as u32)
+/// Returns the address and the number of the bytes that are left of the first `len` bytes of `buf`.
+fn tail(buf: &Buf, len: u64, moved: u64) -> (*mut u8, u32) {
+    debug_assert!(len <= buf.len() as u64, "a transfer stays in its buffer");
+    // SAFETY: the kernel has moved `moved` bytes, at most the length of the buffer.
+    (unsafe { buf.as_ptr().add(moved as usize) }, len.saturating_sub(moved) as u32)
 }
 
 /// The slots for all operations of one core.

@@ -363,6 +363,14 @@ extern "C" fn note_signal(signal: c_int) {
     CAME.fetch_or(1 << signal, Ordering::SeqCst);
 }
 
+/// Blocks `signals` in this thread, or unblocks them again.
+pub(crate) fn hold(signals: &[c_int; 3], is_held: bool) {
+    let (set, how) =
+        (signal_set(signals), if is_held { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK });
+    // SAFETY: a valid set, no old one wanted. It fails only for an invalid `how`.
+    unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
+}
+
 /// Runs `start` with `signals` unblocked in this thread. A signal that comes during `start` is recorded, and is
 /// raised again when the signals are blocked.
 pub(crate) fn let_through<T>(signals: &[c_int; 3], start: impl FnOnce() -> T) -> T {

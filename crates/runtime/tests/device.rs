@@ -35,6 +35,7 @@ fn block_device_reads_back_writes_zeroes_and_discards() {
             device: true,
             read_only: false,
             create: None,
+            odd_size: false,
             cache: CacheMode::Direct,
         };
         let env = core.env();

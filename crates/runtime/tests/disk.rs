@@ -79,6 +79,72 @@ fn file_disk_reads_back_writes_on_tmpfs() {
 }
 
 /// A process may be killed during the creation of a file. Another process must never find the file without its size.
+/// A file may end inside a block, if its opener agrees. Its last block reads as if it went on with zeros, and no
+/// operation changes the length of the file.
+#[test]
+fn file_of_odd_size_keeps_its_size_and_reads_zeros_after_its_end() {
+    const ODD: u64 = MIB + 1000;
+    const LAST: u64 = MIB + 512;
+    each_core(|core| {
+        for (place, cache) in [
+            (Place::on_disk("odd-direct"), CacheMode::Direct),
+            (Place::on_disk("odd-buffered"), CacheMode::Buffered),
+            (Place::in_memory("odd-memory"), CacheMode::Direct),
+        ] {
+            std::fs::write(place.path(), vec![5; ODD as usize]).unwrap();
+            let open = Open { create: None, ..place.open(ODD, cache) };
+            let env = core.env();
+            let refused = env.open(&open).err().unwrap();
+            assert!(refused.to_string().contains("has 1049576 bytes"), "{refused}");
+            let open = Open { odd_size: true, ..open };
+            assert_eq!(env.probe(&open).unwrap().size, ODD);
+            core.block_on(async {
+                let disk = env.open(&open).unwrap();
+                assert_eq!((disk.facts().block_size, disk.facts().direct), (512, false));
+                let read = |offset, len| {
+                    let into = env.buf(len).unwrap();
+                    into.write().fill(9);
+                    let ticket = disk.start(DiskIo::Read { offset, into });
+                    async move {
+                        let outcome = ticket.await;
+                        assert_eq!(outcome.result.unwrap(), len);
+                        outcome.buf.unwrap().read().to_vec()
+                    }
+                };
+                let mut last = vec![5; 488];
+                last.resize(512, 0);
+                assert_eq!(read(LAST, 512).await, last);
+                assert_eq!(read(0, LAST as usize + 512).await[LAST as usize..], last);
+
+                write(&*disk, LAST, filled(&env, 512, 7), true).await;
+                last[..488].fill(7);
+                assert_eq!(read(LAST, 512).await, last);
+                write(&*disk, MIB, filled(&env, 1024, 8), false).await;
+                last[..488].fill(8);
+                assert_eq!(read(LAST, 512).await, last);
+                assert!(disk.start(DiskIo::Flush).await.result.is_ok());
+
+                let found = disk.extents(range(0, LAST + 512), 100).unwrap();
+                assert_eq!(found.iter().map(|extent| extent.len).sum::<u64>(), LAST + 512);
+                for unmap in [false, true] {
+                    write(&*disk, LAST, filled(&env, 512, 7), false).await;
+                    let zero = DiskIo::Zero { range: range(LAST, 512), unmap };
+                    assert!(disk.start(zero).await.result.is_ok());
+                    assert_eq!(read(LAST, 512).await, [0; 512]);
+                }
+                let discard = DiskIo::Discard { range: range(MIB, 1024) };
+                assert!(disk.start(discard).await.result.is_ok());
+                let outside = DiskIo::Discard { range: range(LAST, 1024) };
+                assert_eq!(
+                    disk.start(outside).await.result.unwrap_err().kind(),
+                    ErrorKind::OutOfRange
+                );
+            });
+            assert_eq!(place.path().metadata().unwrap().len(), ODD);
+        }
+    });
+}
+
 #[test]
 fn created_file_appears_with_its_full_size() {
     each_core(|core| {

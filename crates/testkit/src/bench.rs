@@ -430,6 +430,7 @@ fn open(n: usize) -> Open {
         device: true,
         read_only: false,
         create: None,
+        odd_size: false,
         cache: CacheMode::Direct,
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::env::Socket;
 use block::{Buf, Env, Error, ErrorKind, Memory, Result, bail, error};
 use rustls::client::{ClientConnectionData, Resumption, UnbufferedClientConnection};
+use rustls::crypto::CryptoProvider;
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::{
@@ -20,13 +21,14 @@ use rustls::time_provider::TimeProvider;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, UnbufferedConnectionCommon, UnbufferedStatus,
 };
-use rustls::version::TLS13;
+use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, ClientConfig, ConnectionTrafficSecrets, ExtractedSecrets, ServerConfig,
+    CertificateError, ClientConfig, ConnectionTrafficSecrets, ExtractedSecrets, PeerIncompatible,
+    ProtocolVersion, ServerConfig, SupportedProtocolVersion,
 };
 
 use crate::identity::{Authorities, Identity, Revoked, names, provider};
-use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES};
+use crate::record::{HEADER_BYTES, Half, SEALED_MAX_BYTES, Version};
 use crate::socket::{BATCH_BYTES, Begin, TlsSocket};
 
 /// Length in bytes of the longest send during a handshake.
@@ -35,6 +37,10 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// Most bytes of the buffer pool that a TLS connection uses: a batch in each direction, and the sends of the
 /// handshake.
 pub const CONNECTION_BYTES: usize = 2 * BATCH_BYTES + CHUNK_BYTES;
+
+/// The versions of TLS, the preferred one first. TLS 1.2 is for peers that know no other. Its handshake must be bound to
+/// its keys (extended master secret, RFC 7627), or a third party could relay it between two connections.
+const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 /// Whether this side is the client, and the part of the pool for its buffers.
 type Side = (bool, Memory);
@@ -103,7 +109,7 @@ impl Server {
     ) -> Result<Self> {
         let clock = Arc::<Clock>::default();
         let builder = ServerConfig::builder_with_details(provider(), clock.clone());
-        let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
+        let builder = builder.with_protocol_versions(VERSIONS).map_err(unusable)?;
         let builder = match clients {
             None => builder.with_no_client_auth(),
             Some(Authorities(roots)) => {
@@ -119,6 +125,8 @@ impl Server {
         // No session is resumed: each connection shows its certificate, as it may have expired meanwhile.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ignore_client_order = true;
+        config.require_ems = true;
         config.enable_secret_extraction = true;
         Ok(Self { config: Arc::new(config), clock })
     }
@@ -146,12 +154,23 @@ impl Client {
         identity: Option<&Identity>,
         hostname: &str,
     ) -> Result<Self> {
+        Self::with(provider(), VERSIONS, authorities, identity, hostname)
+    }
+
+    /// Creates the client's side of TLS as [`Client::new`] does, with only some versions and ciphers.
+    pub(crate) fn with(
+        provider: Arc<CryptoProvider>,
+        versions: &[&'static SupportedProtocolVersion],
+        authorities: &Authorities,
+        identity: Option<&Identity>,
+        hostname: &str,
+    ) -> Result<Self> {
         let clock = Arc::<Clock>::default();
         let name = ServerName::try_from(hostname.to_owned()).map_err(|_| {
             error!(Invalid, "{hostname:?} is not a valid host name for a certificate")
         })?;
-        let builder = ClientConfig::builder_with_details(provider(), clock.clone());
-        let builder = builder.with_protocol_versions(&[&TLS13]).map_err(unusable)?;
+        let builder = ClientConfig::builder_with_details(provider, clock.clone());
+        let builder = builder.with_protocol_versions(versions).map_err(unusable)?;
         let builder = builder.with_root_certificates(authorities.0.clone());
         let mut config = match identity {
             None => builder.with_no_client_auth(),
@@ -160,6 +179,7 @@ impl Client {
             ))),
         };
         config.resumption = Resumption::disabled();
+        config.require_ems = true;
         config.enable_secret_extraction = true;
         Ok(Self { config: Arc::new(config), clock, name })
     }
@@ -279,8 +299,12 @@ async fn negotiate(
     let Shaking { connection, buf, end, offered, .. } = shaking;
     let names =
         connection.peer_certificates().and_then(<[_]>::first).map(names).unwrap_or_default();
+    let version = match connection.protocol_version() {
+        Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
+        _ => Version::Tls13,
+    };
     let (secrets, keys) = connection.finish().map_err(|error| failed(&error))?;
-    let (opening, sealing) = (Half::new(secrets.rx)?, Half::new(secrets.tx)?);
+    let (opening, sealing) = (Half::new(version, secrets.rx)?, Half::new(version, secrets.tx)?);
     let (env, arrived) = (env.clone(), (buf, offered..end));
     let begin = Begin { env, memory, lower, keys, opening, sealing, arrived, client };
     Ok((TlsSocket::new(begin).await?, names))
@@ -430,12 +454,38 @@ fn failed(error: &rustls::Error) -> Error {
         rustls::Error::NoCertificatesPresented => {
             (ErrorKind::Denied, "the peer sent no certificate".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => {
-            (ErrorKind::Unsupported, format!("{error}; only TLS 1.3 is supported"))
+        rustls::Error::PeerIncompatible(why) => {
+            (ErrorKind::Unsupported, format!("{}; {SUPPORTED}", incompatible(why)))
         }
         error => (ErrorKind::Io, error.to_string()),
     };
     Error::new(kind, format!("the TLS handshake failed: {why}"))
+}
+
+/// The versions and ciphers of TLS that a peer may use, for messages.
+const SUPPORTED: &str = "Cairn supports TLS 1.3, and TLS 1.2 with ECDHE, AES-GCM or ChaCha20-Poly1305, and the \
+                         extended master secret";
+
+fn incompatible(why: &PeerIncompatible) -> String {
+    match why {
+        PeerIncompatible::NoCipherSuitesInCommon => {
+            "the peer offers no supported cipher".to_owned()
+        }
+        PeerIncompatible::ExtendedMasterSecretExtensionRequired => {
+            "the peer does not support the extended master secret of TLS 1.2".to_owned()
+        }
+        PeerIncompatible::NoKxGroupsInCommon => {
+            "the peer offers no supported key exchange".to_owned()
+        }
+        // A client of TLS 1.1 has no signature algorithms to offer.
+        PeerIncompatible::SignatureAlgorithmsExtensionRequired
+        | PeerIncompatible::SupportedVersionsExtensionRequired
+        | PeerIncompatible::ServerDoesNotSupportTls12Or13
+        | PeerIncompatible::Tls12NotOffered => {
+            "the peer supports neither TLS 1.2 nor TLS 1.3".to_owned()
+        }
+        other => format!("the peer is incompatible: {other:?}"),
+    }
 }
 
 fn untrusted(why: &CertificateError) -> String {

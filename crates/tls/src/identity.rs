@@ -9,7 +9,7 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use rustls::{InconsistentKeys, RootCertStore};
+use rustls::{CipherSuite, InconsistentKeys, RootCertStore};
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 use zeroize::Zeroize;
@@ -46,8 +46,18 @@ pub struct Authorities(pub(crate) Arc<RootCertStore>);
 #[derive(Clone, Default)]
 pub struct Revoked(pub(crate) Vec<CertificateRevocationListDer<'static>>);
 
+/// Returns the ciphers of TLS, the preferred ones first. In TLS 1.2 ChaCha20-Poly1305 is first: the keys of AES-GCM
+/// protect a limited number of bytes, and TLS 1.2 cannot renew them.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let is_limited = |suite: CipherSuite| {
+        suite != CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+            && suite != CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+    };
+    provider
+        .cipher_suites
+        .sort_by_key(|suite| suite.tls13().is_none().then(|| is_limited(suite.suite())));
+    Arc::new(provider)
 }
 
 fn wrong(path: &str, why: impl std::fmt::Display) -> Error {

@@ -1,8 +1,8 @@
-//! TLS 1.3 over any [`block::env::Socket`]. The result is a `Socket` too, so its users need no change.
+//! TLS 1.3 and 1.2 over any [`block::env::Socket`]. The result is a `Socket` too, so its users need no change.
 //!
-//! rustls carries out the handshake and checks certificates; TLS 1.3 is the only version that is compiled in. After
-//! the handshake rustls returns the keys, as for TLS in the kernel. This crate then seals and opens the records in
-//! buffers of the pool: one copy in each direction, and one system call for a batch.
+//! rustls carries out the handshake and checks certificates. TLS 1.2 has ciphers that authenticate the records (AEAD)
+//! only, and no renegotiation. After the handshake rustls returns the keys, as for TLS in the kernel. This crate then
+//! seals and opens the records in buffers of the pool: one copy in each direction, and one system call for a batch.
 //!
 //! | file | holds |
 //! | --- | --- |

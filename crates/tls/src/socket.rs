@@ -9,19 +9,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::{Outcome, Socket, Ticket, Tickets};
-use block::{Buf, Env, Error, Memory, Result, error};
+use block::{Buf, Env, Error, Memory, Result, bail, error};
 
 use crate::handshake::Keys;
 use crate::record::{
-    Broken, CLOSE_NOTIFY, Content, DECODE_ERROR, HEADER_BYTES, Half, INTERNAL_ERROR,
-    OVERHEAD_BYTES, PLAIN_MAX_BYTES, UNEXPECTED_MESSAGE, USER_CANCELED, record_len,
+    Broken, CLOSE_NOTIFY, Content, DECODE_ERROR, Half, INTERNAL_ERROR, KEYS_MAX_BYTES,
+    NO_RENEGOTIATION, OVERHEAD_MAX_BYTES, PLAIN_MAX_BYTES, UNEXPECTED_MESSAGE, USER_CANCELED,
+    Version,
 };
 
 /// Length in bytes of one receive or send on the lower socket: fifteen whole records in one system call.
 pub const BATCH_BYTES: usize = 256 << 10;
-
-/// Most records under the same keys: fewer than the limit of AES-GCM (RFC 8446, 5.5).
-const RECORDS_MAX: u64 = 1 << 24;
 
 /// Length in bytes of the longest message of the peer after the handshake: a ticket of any server is shorter.
 const MESSAGE_MAX_BYTES: usize = 64 << 10;
@@ -29,10 +27,16 @@ const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// Longest wait until the last alert is sent.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Most key updates of the peer between two records with data: each update costs the derivation of a key, and brings
-/// no data.
-const UPDATES_MAX: u32 = 32;
+/// Most key updates and warnings of the peer between two records with data: each update costs the derivation of a key,
+/// and neither brings data.
+const IDLE_MAX: u32 = 32;
 
+/// Level of an alert after which the connection goes on in TLS 1.2. In TLS 1.3 the level has no meaning.
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+
+const HELLO_REQUEST: u8 = 0;
+const CLIENT_HELLO: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
@@ -70,7 +74,7 @@ struct Inner {
     /// The alert that is sent to the peer when the connection ends.
     last_word: Cell<u8>,
     closing: Cell<bool>,
-    records_max: Cell<u64>,
+    keys_max_bytes: Cell<u64>,
 }
 
 struct Incoming {
@@ -82,8 +86,8 @@ struct Incoming {
     plain: Range<usize>,
     /// The received beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
-    /// Number of the peer's key updates since the last record with data.
-    updates: u32,
+    /// Number of the peer's key updates and warnings since the last record with data.
+    idle: u32,
     into: Option<Buf>,
     ticket: Option<Ticket>,
     ended: bool,
@@ -111,6 +115,8 @@ enum SendProgress {
     Waits,
     /// This number of the send's bytes is sealed.
     Sealed(usize),
+    /// The send failed before its first byte was sealed.
+    Refused(Error),
 }
 
 impl TlsSocket {
@@ -127,7 +133,7 @@ impl TlsSocket {
             sealed,
             plain: 0..0,
             message: Vec::new(),
-            updates: 0,
+            idle: 0,
             into: None,
             ticket: None,
             ended: false,
@@ -154,14 +160,45 @@ impl TlsSocket {
             owes_update: Cell::new(false),
             last_word: Cell::new(CLOSE_NOTIFY),
             closing: Cell::new(false),
-            records_max: Cell::new(RECORDS_MAX),
+            keys_max_bytes: Cell::new(KEYS_MAX_BYTES),
         })))
     }
 
-    /// Makes the socket renew its keys after `records` records, so that a test reaches it.
+    /// Lowers the limit of the bytes under the same keys, so that a test reaches it.
     #[cfg(test)]
-    pub fn renew_after(&self, records: u64) {
-        self.0.records_max.set(records);
+    pub fn renew_after(&self, bytes: u64) {
+        self.0.keys_max_bytes.set(bytes);
+    }
+
+    /// Returns the version of TLS of the connection.
+    #[cfg(test)]
+    pub fn version(&self) -> Version {
+        self.0.incoming.borrow().half.version()
+    }
+
+    /// Returns the alert that is sent to the peer when the connection ends.
+    #[cfg(test)]
+    pub fn last_word(&self) -> u8 {
+        self.0.last_word.get()
+    }
+
+    #[cfg(test)]
+    pub fn lower(&self) -> Rc<dyn Socket> {
+        self.0.lower.clone()
+    }
+
+    /// Returns the number of the peer's key updates and warnings since the last record with data.
+    #[cfg(test)]
+    pub fn idle(&self) -> u32 {
+        self.0.incoming.borrow().idle
+    }
+
+    /// Returns the next sealed record to the peer, with any content. A test sends it on the lower socket.
+    #[cfg(test)]
+    pub fn sealed(&self, bytes: &[u8], content: Content) -> Vec<u8> {
+        let mut outgoing = self.0.outgoing.borrow_mut();
+        let len = outgoing.put(0, bytes, content);
+        outgoing.buf.read()[..len].to_vec()
     }
 
     /// Sends `count` key updates to the peer, in one batch.
@@ -171,7 +208,8 @@ impl TlsSocket {
         let mut len = 0;
         for _ in 0..count {
             len += outgoing.put(len, &[KEY_UPDATE, 0, 0, 1, 0], Content::Handshake);
-            outgoing.half = Half::new(self.0.keys.borrow_mut().next_sealing().unwrap()).unwrap();
+            let next = self.0.keys.borrow_mut().next_sealing().unwrap();
+            outgoing.half = Half::new(Version::Tls13, next).unwrap();
         }
         self.0.lower.send(vec![outgoing.buf.slice(0..len)])
     }
@@ -203,9 +241,9 @@ impl Socket for TlsSocket {
         if busy || outgoing.failed.is_some() {
             return inner.lower.shutdown();
         }
-        let alert =
-            [if inner.last_word.get() == CLOSE_NOTIFY { 1 } else { 2 }, inner.last_word.get()];
-        let len = outgoing.put(0, &alert, Content::Alert);
+        let word = inner.last_word.get();
+        let level = if matches!(word, CLOSE_NOTIFY | NO_RENEGOTIATION) { WARNING } else { FATAL };
+        let len = outgoing.put(0, &[level, word], Content::Alert);
         let word = inner.lower.send(vec![outgoing.buf.slice(0..len)]);
         outgoing.failed = Some(closed());
         drop(outgoing);
@@ -358,14 +396,13 @@ impl Inner {
     fn open(&self, incoming: &mut Incoming) -> Result<bool, Broken> {
         let Range { start, end } = incoming.sealed;
         let (content, plain) = {
-            let mut bytes = incoming.buf.write();
-            let Some(len) = record_len(&bytes[start..end])?.filter(|len| *len <= end - start)
-            else {
-                return Ok(false);
-            };
-            incoming.sealed.start += len;
-            let (content, len) = incoming.half.open(&mut bytes[start..start + len])?;
-            (content, start + HEADER_BYTES..start + HEADER_BYTES + len)
+            let Incoming { half, buf, sealed, .. } = &mut *incoming;
+            let mut bytes = buf.write();
+            let len = half.record_len(&bytes[start..end])?.filter(|len| *len <= end - start);
+            let Some(len) = len else { return Ok(false) };
+            sealed.start += len;
+            let (content, plain) = half.open(&mut bytes[start..start + len])?;
+            (content, start + plain.start..start + plain.end)
         };
         match content {
             Content::Data if !incoming.message.is_empty() => {
@@ -373,17 +410,20 @@ impl Inner {
             }
             Content::Data => {
                 if !plain.is_empty() {
-                    incoming.updates = 0;
+                    incoming.idle = 0;
                 }
                 incoming.plain = plain;
             }
             Content::Alert => {
                 let alert: Option<[u8; 2]> = incoming.buf.read()[plain].try_into().ok();
-                let [_, alert] =
+                let [level, alert] =
                     alert.ok_or(Broken::new(DECODE_ERROR, "an alert of a wrong length"))?;
                 match alert {
                     CLOSE_NOTIFY => incoming.ended = true,
                     USER_CANCELED => {}
+                    _ if level == WARNING && incoming.half.version() == Version::Tls12 => {
+                        incoming.pass_idle()?;
+                    }
                     _ => incoming.failed = Some(refusal(alert)),
                 }
             }
@@ -398,8 +438,18 @@ impl Inner {
         Ok(true)
     }
 
-    /// Handles the peer's messages after the handshake: key updates, and tickets, which are ignored.
+    /// Handles the peer's messages after the handshake: key updates, and tickets, which are ignored. TLS 1.2 has only
+    /// messages that begin a renegotiation. They end the connection, and the peer gets the alert for them (RFC 5246,
+    /// 7.2.2).
     fn messages(&self, incoming: &mut Incoming) -> Result<(), Broken> {
+        if incoming.half.version() == Version::Tls12 {
+            let request = if self.client { HELLO_REQUEST } else { CLIENT_HELLO };
+            let words = "a request for renegotiation, which is not supported";
+            return Err(match incoming.message.first() {
+                Some(kind) if *kind == request => Broken::new(NO_RENEGOTIATION, words),
+                _ => Broken::new(UNEXPECTED_MESSAGE, "an unexpected handshake message"),
+            });
+        }
         while let [kind, a, b, c, rest @ ..] = &incoming.message[..] {
             let len = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
             if len > MESSAGE_MAX_BYTES {
@@ -410,15 +460,13 @@ impl Inner {
                 (NEW_SESSION_TICKET, _) if self.client => {}
                 // The rest of this record would have been sealed with the old keys.
                 (KEY_UPDATE, [asked @ (0 | 1)]) if rest.len() == len => {
-                    incoming.updates += 1;
-                    if incoming.updates > UPDATES_MAX {
-                        let words = "more than 32 key updates without data between them";
-                        return Err(Broken::new(UNEXPECTED_MESSAGE, words));
-                    }
+                    let asked = *asked;
+                    incoming.pass_idle()?;
                     let failed = Broken::new(INTERNAL_ERROR, "a key update that failed");
-                    let next = self.keys.borrow_mut().next_opening().and_then(Half::new);
+                    let next = self.keys.borrow_mut().next_opening();
+                    let next = next.and_then(|secrets| Half::new(Version::Tls13, secrets));
                     incoming.half = next.map_err(|_| failed)?;
-                    self.owes_update.set(self.owes_update.get() || *asked == 1);
+                    self.owes_update.set(self.owes_update.get() || asked == 1);
                 }
                 _ => {
                     return Err(Broken::new(UNEXPECTED_MESSAGE, "an unexpected handshake message"));
@@ -451,6 +499,8 @@ impl Inner {
                 (outgoing.sealed.is_empty(), &outgoing.job)
             {
                 break Ok(*bytes);
+            } else if let SendProgress::Refused(error) = &outgoing.job {
+                break Err(error.clone());
             } else {
                 self.push(outgoing);
             }
@@ -468,7 +518,7 @@ impl Inner {
         if outgoing.sealed.is_empty() && matches!(outgoing.job, SendProgress::Waits) {
             match self.seal(outgoing) {
                 Ok(bytes) => outgoing.job = SendProgress::Sealed(bytes),
-                Err(error) => return outgoing.failed = Some(error),
+                Err(error) => outgoing.job = SendProgress::Refused(error),
             }
         }
         if !outgoing.sealed.is_empty() {
@@ -485,32 +535,56 @@ impl Inner {
         let Outgoing { half, buf, parts, .. } = &mut *outgoing;
         let mut left = Left { parts, part: 0, from: 0 };
         let mut total = 0;
-        while !left.is_empty() && at + PLAIN_MAX_BYTES + OVERHEAD_BYTES <= BATCH_BYTES {
+        let (front, overhead) = (half.front(), half.overhead());
+        while !left.is_empty() && at + PLAIN_MAX_BYTES + OVERHEAD_MAX_BYTES <= BATCH_BYTES {
             let mut buf = buf.write();
-            let record = &mut buf[at..at + PLAIN_MAX_BYTES + OVERHEAD_BYTES];
+            let record = &mut buf[at..at + PLAIN_MAX_BYTES + OVERHEAD_MAX_BYTES];
             let len = match left.whole() {
                 Some(plain) => half.seal_from(&plain.read(), record, Content::Data),
                 None => {
-                    let plain = left.gather(&mut record[HEADER_BYTES..][..PLAIN_MAX_BYTES]);
+                    let plain = left.gather(&mut record[front..][..PLAIN_MAX_BYTES]);
                     half.seal(record, plain, Content::Data)
                 }
             };
             at += len;
-            total += len - OVERHEAD_BYTES;
+            total += len - overhead;
         }
         outgoing.sealed = 0..at;
         Ok(total)
     }
 
     /// Renews the keys of this side if that is due. Returns the length of the record with the key update.
+    ///
+    /// # Errors
+    /// `Io` if the keys are due and the connection has TLS 1.2, which cannot renew them.
     fn renew(&self, outgoing: &mut Outgoing) -> Result<usize> {
-        let worn = outgoing.half.sequence() >= self.records_max.get();
+        let limit = self.keys_max_bytes.get();
+        let worn = outgoing.half.is_worn(limit);
         if !self.owes_update.replace(false) && !worn {
             return Ok(0);
         }
+        if outgoing.half.version() == Version::Tls12 {
+            bail!(
+                Io,
+                "the keys of this connection have protected {limit} bytes, the limit of AES-GCM, and TLS 1.2 \
+                 cannot renew them. Next: connect again; TLS 1.3 and ChaCha20-Poly1305 have no such limit"
+            );
+        }
         let len = outgoing.put(0, &[KEY_UPDATE, 0, 0, 1, 0], Content::Handshake);
-        outgoing.half = Half::new(self.keys.borrow_mut().next_sealing()?)?;
+        outgoing.half = Half::new(Version::Tls13, self.keys.borrow_mut().next_sealing()?)?;
         Ok(len)
+    }
+}
+
+impl Incoming {
+    /// Counts a message of the peer that brings no data.
+    fn pass_idle(&mut self) -> Result<(), Broken> {
+        self.idle += 1;
+        if self.idle > IDLE_MAX {
+            let words = "more than 32 key updates or warnings without data between them";
+            return Err(Broken::new(UNEXPECTED_MESSAGE, words));
+        }
+        Ok(())
     }
 }
 
@@ -519,7 +593,7 @@ impl Outgoing {
     fn put(&mut self, at: usize, bytes: &[u8], content: Content) -> usize {
         let mut buf = self.buf.write();
         let into = &mut buf[at..];
-        into[HEADER_BYTES..][..bytes.len()].copy_from_slice(bytes);
+        into[self.half.front()..][..bytes.len()].copy_from_slice(bytes);
         self.half.seal(into, bytes.len(), content)
     }
 }

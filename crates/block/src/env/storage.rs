@@ -16,6 +16,8 @@ pub struct Open {
     pub read_only: bool,
     /// Size in bytes of the file that is created if the path leads to no file; `None` if no file may be created.
     pub create: Option<u64>,
+    /// Whether a file may end inside a block. Such a file is used through the page cache.
+    pub odd_size: bool,
     /// Use of the kernel's page cache for the disk.
     pub cache: CacheMode,
 }
@@ -54,7 +56,8 @@ pub trait Storage {
         let _ = facts;
         Ok(())
     }
-    /// Starts `io` on the disk. Its offset, length and buffer must be aligned as the disk's facts demand.
+    /// Starts `io` on the disk. Its offset, length and buffer must be aligned as the disk's facts demand. If the file of
+    /// the disk ends inside a block, the other bytes of that block read as zeros, and writes to them are dropped.
     fn start(&self, io: DiskIo) -> Ticket;
     /// Returns the allocation state of `range` on the disk: at most `max` extents, from the start of the range.
     ///
@@ -87,7 +90,8 @@ pub enum PathState {
 /// Facts about an open disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageFacts {
-    /// Size of the disk in bytes.
+    /// Size of the disk in bytes. It is a multiple of the block size unless the disk was opened with
+    /// [`Open::odd_size`].
     pub size: u64,
     /// Unit of offsets and lengths of operations on the disk, in bytes.
     pub block_size: u32,

@@ -124,7 +124,7 @@ impl Attachments {
         for one in all {
             notes.extend(one.hold_or_not());
             let export = self.exports.get(&one.view.export);
-            let Some(size) = export.map(|export| export.info().size) else { continue };
+            let Some(size) = export.map(|export| export.info().data_bytes()) else { continue };
             if one.size.replace(size) == size {
                 continue;
             }
@@ -162,7 +162,7 @@ impl Attachments {
         step(&name, Step::Prepare).await?;
         match self.connect(by, &export, &name, view).await {
             Ok((behind, view)) => {
-                self.add(behind, view.clone(), claim, export.info().size);
+                self.add(behind, view.clone(), claim, export.info().data_bytes());
                 Ok(view)
             }
             Err(failure) => {
@@ -239,7 +239,7 @@ impl Attachments {
         let notes = notes::of(&behind, &view.path, connected.direct, true);
         let device = Some(connected.device.display().to_string());
         let view = Attached { device, has_resend: true, notes, ..view };
-        self.add(behind, view.clone(), claim, export.info().size);
+        self.add(behind, view.clone(), claim, export.info().data_bytes());
         Ok((view, is_smaller))
     }
 

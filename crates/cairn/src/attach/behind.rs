@@ -103,7 +103,7 @@ impl Behind {
         if let Some(why) = broken_by_kill(&info) {
             fail!(Unsupported, "export {}: {why}", kept.export);
         }
-        let found = attach::find(name, wanted(&info), info.size)?;
+        let found = attach::find(name, wanted(&info), info.data_bytes())?;
         let channel = env.take_over(&kept.to_string(), &name.mount_point(), &name.counts())?;
         let volume = Volume::resume(export, channel, kept.max_bytes, out::note)?;
         Ok((Self::Fuse(volume), found))

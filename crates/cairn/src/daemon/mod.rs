@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use api::{ControlSocket, MetricsPort};
 use clap::Args;
+use rustix::process::{getpid, kill_process};
 use supervisor::Left;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
@@ -64,6 +65,9 @@ pub struct DaemonArgs {
     #[arg(long, hide = true)]
     left_at_stdin: bool,
 }
+
+/// Time in which a signal that has reached this process becomes known to its main loop.
+const SIGNALLED: Duration = Duration::from_millis(1);
 
 /// The action of a daemon after its main loop.
 enum After {
@@ -111,6 +115,8 @@ impl DaemonArgs {
             Ends { term: kind(SignalKind::terminate())?, int: kind(SignalKind::interrupt())? };
         let (mut reload, mut renew) =
             (kind(SignalKind::hangup())?, kind(SignalKind::user_defined2())?);
+        // A signal may have waited while this program replaced another version of itself.
+        runtime::release_signals();
         let socket = open_socket()?;
         let (close, closed) = oneshot::channel();
         let answers = tokio::spawn(socket.answer(handlers(), graphs.clone(), closed));
@@ -136,7 +142,7 @@ impl DaemonArgs {
                 () = ends.next() => break After::End(end(&graphs, &mut ends).await),
                 () = graphs.left() => break After::End(Exit::Ok),
                 _ = reload.recv() => { tokio::spawn(graphs.clone().reload()); }
-                _ = renew.recv() => break After::Anew(graphs.leave_all(true).await?),
+                _ = renew.recv() => break After::Anew(leave(&graphs, &mut ends).await?),
             }
         };
         if let After::End(_) = after {
@@ -204,6 +210,21 @@ async fn end(graphs: &Arc<Graphs>, ends: &mut Ends) -> Exit {
         exit = graphs.clone().stop_all(&impatient) => exit,
         () = again => unreachable!("signals do not end"),
     }
+}
+
+/// Leaves all graphs for the next version of this program. A signal to end that comes meanwhile is for that program.
+async fn leave(graphs: &Graphs, ends: &mut Ends) -> Result<Left> {
+    runtime::hold_signals();
+    let left = graphs.leave_all(true).await;
+    // A signal may have reached this process before they were held.
+    if tokio::time::timeout(SIGNALLED, ends.next()).await.is_ok() {
+        // This process exists, so the signal can be sent.
+        let _ = kill_process(getpid(), rustix::process::Signal::TERM);
+    }
+    if left.is_err() {
+        runtime::release_signals();
+    }
+    left
 }
 
 fn open_socket() -> Result<ControlSocket> {

@@ -34,7 +34,7 @@ impl Command {
             .args(["-c", line])
             .env("uri", listen::uri(at, &export.name))
             .env("unixsocket", socket)
-            .env("size", export.info.size.to_string())
+            .env("size", export.info.data_bytes().to_string())
             .stdin(Stdio::inherit());
         let child = signals
             .let_through(|| command.spawn())

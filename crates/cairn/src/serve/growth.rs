@@ -53,7 +53,7 @@ impl Growth {
                 .next(format!("enlarge the disk outside Cairn, then cairn device resize {name}")));
         };
         let around = if disk.labelled { 2 * doctor::AREA_BYTES } else { 0 };
-        let is_bytes = disk.info.size + around;
+        let is_bytes = disk.info.data_bytes() + around;
         let (is, would) = (format_exact(is_bytes), format_exact(wanted_bytes));
         if wanted_bytes < is_bytes {
             let why = format!("{name} would shrink from {is} to {would}, and lose its last bytes");

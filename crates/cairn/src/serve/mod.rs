@@ -35,7 +35,7 @@ mod remote;
 mod stop;
 pub mod worker;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ use engine::Engine;
 use export::ExportList;
 use export::nbd::{CurrentTls, Export, Limits, Server};
 use graph::live::RunningGraph;
-use graph::spec::{Known, Listen, Planned, Spec};
+use graph::spec::{Known, Listen, Planned, PlannedNode, Spec};
 use runtime::{Config, Core, Signals};
 
 use crate::attach::{Attachments, Kept};
@@ -160,6 +160,34 @@ pub struct Serving {
     followed: RefCell<BTreeSet<String>>,
     /// The daemon's record of the graph; `None` if no daemon keeps the graph.
     record: Option<OnFile>,
+}
+
+/// Guard that removes the files of disks that the start of a graph has created, if the start fails. It removes none if
+/// a disk was there before: the label of that disk may name the new disks.
+struct FirstStart {
+    env: Env,
+    is_armed: Cell<bool>,
+}
+
+impl FirstStart {
+    fn begin(env: &Env, planned: &Planned) -> Self {
+        let is_kept = |node: &&PlannedNode| node.place().is_some();
+        let is_first = planned.nodes.iter().filter(is_kept).all(|node| node.created);
+        Self { env: env.clone(), is_armed: Cell::new(is_first) }
+    }
+
+    /// Keeps the files from now on.
+    fn succeeded(&self) {
+        self.is_armed.set(false);
+    }
+}
+
+impl Drop for FirstStart {
+    fn drop(&mut self) {
+        if self.is_armed.get() {
+            self.env.remove_created();
+        }
+    }
 }
 
 impl Serving {
@@ -389,6 +417,7 @@ impl ServeOptions {
             None if env.has_supervisor() && self.run.is_none() => (core.signals_of_keeper()?, None),
             None => (core.signals()?, None),
         };
+        let first_start = FirstStart::begin(&env, &planned);
         let serving = core.block_on(Serving::open(&env, &engine, spec, &planned, probe))?;
         let serving = Rc::new(Serving { read_only: self.read_only, record, ..serving });
         serving.log_events();
@@ -406,6 +435,7 @@ impl ServeOptions {
             pidfile.write()?;
         }
         serving.follow_moves();
+        first_start.succeeded();
         process::notify_manager("READY=1");
         if stages {
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());

@@ -85,7 +85,14 @@ fn file(path: &Path, env: &Env) -> Result<FileView> {
         fail!(Usage, "{shown} is neither a file nor a block device");
     }
     let path = PathBuf::from(path);
-    let open = Open { path, device, read_only: true, create: None, cache: CacheMode::Direct };
+    let open = Open {
+        path,
+        device,
+        read_only: true,
+        create: None,
+        odd_size: true,
+        cache: CacheMode::Direct,
+    };
     let facts = env.probe(&open)?;
     Ok(FileView {
         path: shown.to_string(),

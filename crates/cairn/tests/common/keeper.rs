@@ -102,6 +102,11 @@ impl<'d> Daemon<'d> {
         end(self.child.take().unwrap()).code
     }
 
+    /// Waits until the daemon has ended, and returns its exit code.
+    pub fn ended(&mut self) -> i32 {
+        end(self.child.take().unwrap()).code
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path("log")).unwrap_or_default()
     }

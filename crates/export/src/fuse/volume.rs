@@ -148,7 +148,7 @@ impl Volume {
         let info = export.info();
         let inbox = Inbox::new(&export.env, &channel)?;
         let facts = Facts {
-            size_bytes: info.size,
+            size_bytes: info.data_bytes(),
             block_bytes: info.block_size.max(PAGE_BYTES as u32),
             read_only: info.read_only,
         };
@@ -177,7 +177,7 @@ impl Volume {
     /// Reports the present size of the export from now on, when the kernel asks for the attributes of the file. The
     /// kernel asks when a program does.
     pub fn resized(&self) {
-        let size_bytes = self.0.export.info().size;
+        let size_bytes = self.0.export.info().data_bytes();
         self.0.facts.set(Facts { size_bytes, ..self.0.facts.get() });
     }
 

@@ -159,12 +159,13 @@ impl Export {
             flags |= TransmissionFlags::TRIM;
         }
         let preferred = info.preferred_io.max(info.block_size).max(4096).next_power_of_two();
-        let blocks = BlockSizes::new(info.block_size, preferred, info.max_transfer)
+        // The engine rewrites the blocks of unaligned requests, so a request may have any offset and length.
+        let blocks = BlockSizes::new(1, preferred, info.max_transfer)
             .expect("a device's block size is a power of two from 512 to 64 KiB");
         ExportFacts {
             name: self.name().to_owned(),
             description: self.listed.borrow().description.clone(),
-            size_bytes: info.size,
+            size_bytes: info.data_bytes(),
             flags,
             blocks,
             contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],

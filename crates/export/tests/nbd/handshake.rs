@@ -24,7 +24,7 @@ fn handshake_opens_export_by_export_name_and_go() {
     let told = |kind: u8| (INFO, Some(kind));
     assert_eq!(kinds, [told(0), told(1), told(2), told(3), (ACK, None)]);
     assert_eq!(infos[0].1[2..10], (1_u64 << 20).to_be_bytes());
-    assert_eq!(infos[3].1[2..6], 512_u32.to_be_bytes());
+    assert_eq!(infos[3].1[2..6], 1_u32.to_be_bytes());
     assert_eq!(new.option(OPT_ABORT, &[]), [(ACK, vec![])]);
     assert!(new.is_closed());
 }

@@ -37,11 +37,10 @@ fn export_rejects_bad_requests_without_change() {
         (READ, 0, u64::MAX - 511, 512, EINVAL),
         (READ, 0, u64::MAX, u32::MAX, EINVAL),
         (READ, 0, 0, 0, EINVAL),
-        (READ, 0, 1, 512, EINVAL),
-        (READ, 0, 0, 511, EINVAL),
+        (READ, 0, SIZE - 1, 2, EINVAL),
         (READ, 0, 0, (32 << 20) + 512, EINVAL),
         (READ, 2, 0, 512, EINVAL),
-        (TRIM, 0, SIZE - 512, 1024, EINVAL),
+        (TRIM, 0, SIZE - 511, 512, EINVAL),
         (WRITE_ZEROES, 0, SIZE - 512, 1024, ENOSPC),
         (WRITE_ZEROES, 0, 0, !511, ENOSPC),
         (BLOCK_STATUS, 0, 0, 512, EINVAL),
@@ -54,12 +53,61 @@ fn export_rejects_bad_requests_without_change() {
     }
     // The payload of a refused write is skipped.
     for (flags, offset, error) in
-        [(0, SIZE - 512, ENOSPC), (0, u64::MAX - 511, EINVAL), (0, 8, EINVAL), (0x80, 0, EINVAL)]
+        [(0, SIZE - 511, ENOSPC), (0, u64::MAX - 511, EINVAL), (0x80, 0, EINVAL)]
     {
         assert_eq!(client.ask(WRITE, flags, offset, 300 << 10, &[2; 300 << 10]), error);
     }
     let mut expected = vec![1; 4096];
     expected.resize(SIZE as usize, 0);
+    assert_eq!(client.read(0, SIZE as u32), expected);
+}
+
+/// A request may begin and end at any byte. Its neighbours in the same blocks do not change.
+#[test]
+fn export_executes_unaligned_requests() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    let mut expected = vec![1; SIZE as usize];
+    assert_eq!(client.ask(WRITE, 0, 0, SIZE as u32, &expected), 0);
+    // The last ones are longer than what is received with its header, and than what is rewritten at once.
+    for (at, len, value) in [
+        (1, 1, 2),
+        (511, 2, 3),
+        (1000, 3000, 4),
+        (SIZE - 1, 1, 5),
+        (7001, 70_001, 6),
+        (99, 900_001, 7),
+    ] {
+        assert_eq!(client.ask(WRITE, 1, at, len, &vec![value; len as usize]), 0, "{at} {len}");
+        expected[at as usize..][..len as usize].fill(value);
+        assert_eq!(client.read(at, len), expected[at as usize..][..len as usize], "{at} {len}");
+        assert_eq!(client.read(0, SIZE as u32), expected, "{at} {len}");
+    }
+    for (at, len) in [(3, 5), (513, 100_000)] {
+        assert_eq!(client.ask(WRITE_ZEROES, 0, at, len, &[]), 0);
+        expected[at as usize..][..len as usize].fill(0);
+        assert_eq!(client.ask(CACHE, 0, at, len, &[]), 0);
+        assert_eq!(client.read(0, SIZE as u32), expected, "{at} {len}");
+    }
+    assert_eq!(client.ask(TRIM, 0, 300_001, 5000, &[]), 0);
+    let got = client.read(0, SIZE as u32);
+    let outside = |n: &usize| !(300_001..305_001).contains(n);
+    assert!((0..SIZE as usize).filter(outside).all(|n| got[n] == expected[n]));
+    assert_eq!(client.ask(FLUSH, 0, 0, 0, &[]), 0);
+}
+
+/// The pieces of a long unaligned request are whole blocks, but for the ends of the request.
+#[test]
+fn export_executes_long_unaligned_write_zeroes_in_pieces() {
+    let world = World::new(MEMORY, SHORT);
+    let mut client = Client::new(&world);
+    assert_eq!(client.ask(WRITE, 0, 0, SIZE as u32, &vec![1; SIZE as usize]), 0);
+    let (at, len) = (5, (SIZE - 12) as u32);
+    assert!(u64::from(len) > 2 * SHORT.piece_bytes, "in several pieces");
+    assert_eq!(client.ask(WRITE_ZEROES, 0, at, len, &[]), 0);
+    let mut expected = vec![0; SIZE as usize];
+    expected[..5].fill(1);
+    expected[SIZE as usize - 7..].fill(1);
     assert_eq!(client.read(0, SIZE as u32), expected);
 }
 

@@ -14,7 +14,7 @@ use super::diagnosis::{
     self, Binding, Bindings, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
 };
 use super::{Labels, Opening, text};
-use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec};
+use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec, odd_size};
 
 /// Time limit for reading the label of a disk that is in use and cannot be opened again. A disk that delivers its label
 /// is present.
@@ -615,6 +615,9 @@ async fn probe(disk: &LabelledDisk, env: &Env) -> Result<DiskPlan, Error> {
     let faults = match disk.plan(env).await {
         Ok(plan) if plan.identity.is_empty() => {
             bail!(Unsupported, "the disk is lost with the process, so it cannot have a label");
+        }
+        Ok(plan) if plan.info.padding > 0 => {
+            bail!(Invalid, "{}", odd_size(&plan.info));
         }
         Ok(plan) => return Ok(plan),
         Err(faults) => faults,

@@ -43,8 +43,8 @@ pub fn allow(old: &Current, planned: &Planned, unchanged: &[Option<usize>]) -> R
             let next = "apply with --move, to move the bytes; or another name for the export";
             return Err(Error::because(Reason::ChangeOtherBytes, words).next(next));
         }
-        if after.info.size < before.info.size {
-            let (is, would) = (before.info.size, after.info.size);
+        if after.info.data_bytes() < before.info.data_bytes() {
+            let (is, would) = (before.info.data_bytes(), after.info.data_bytes());
             bail!(Unsupported, "export {name} would shrink from {is} to {would} bytes");
         }
         if after.info.block_size > before.info.block_size {

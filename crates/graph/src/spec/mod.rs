@@ -60,4 +60,5 @@ pub use moving::Move;
 pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
+pub(crate) use plan::odd_size;
 pub use plan::{KnownDisk, LabelledDisk, Planned, PlannedExport, PlannedNode, Role};

@@ -360,6 +360,11 @@ impl Planner<'_> {
             return None;
         }
         let given = self.given(draft, &lowers);
+        if let Some(odd) = given.lowers.iter().find(|lower| lower.info.padding > 0) {
+            let words = format!("{:?} {}", odd.name, odd_size(&odd.info));
+            self.log.error(draft.entry.name.at, words);
+            return None;
+        }
         let answer = self.ask(index, kind, &given).await?;
         if answer.info.size == 0 {
             let name = &draft.entry.name;
@@ -488,6 +493,11 @@ impl Planner<'_> {
     fn data(&mut self, draft: &Draft<'_>, disk: &DiskPlan) -> Option<Info> {
         if !draft.label {
             return Some(disk.info.clone());
+        }
+        if disk.info.padding > 0 {
+            let words = format!("{:?} {}", draft.entry.name.text, odd_size(&disk.info));
+            self.log.error(draft.entry.place("label"), words);
+            return None;
         }
         let fault = if disk.identity.is_empty() {
             let name = &draft.entry.name.text;
@@ -620,4 +630,13 @@ impl Planner<'_> {
 fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
     let has_start = kind.options.iter().any(|option| option.name == "start");
     has_start && !draft.options.iter().any(|(name, _)| *name == "start")
+}
+
+/// Returns the fault of a disk that ends inside a block, and has a label or a device above it.
+pub(crate) fn odd_size(info: &Info) -> String {
+    let (has, whole, block) = (info.data_bytes(), info.size, info.block_size);
+    format!(
+        "has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: truncate -s \
+         {whole} (or larger), or name another file"
+    )
 }

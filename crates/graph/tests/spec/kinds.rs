@@ -179,6 +179,7 @@ fn plan_file(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         device: key == "path",
         read_only: given.switch(&named("read_only")),
         create: given.size(&named("size")).filter(|_| given.switch(&named("create"))),
+        odd_size: false,
         cache: block::env::CacheMode::Direct,
     };
     let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;

@@ -111,6 +111,7 @@ fn open_of(given: &DeviceConfig) -> Open {
         device,
         read_only: given.switch(&READ_ONLY),
         create: given.size(&SIZE).filter(|_| given.switch(&CREATE)),
+        odd_size: true,
         cache: match given.text(&CACHE) {
             Some("buffered") => CacheMode::Buffered,
             _ => CacheMode::Direct,
@@ -119,12 +120,14 @@ fn open_of(given: &DeviceConfig) -> Open {
 }
 
 fn info_of(facts: &StorageFacts, read_only: bool) -> Info {
+    let size = facts.size.next_multiple_of(facts.block_size.into());
     Info {
+        padding: (size - facts.size) as u32,
         read_only,
         native_zeroes: facts.zeroes,
         discard: facts.discard,
         discard_zeroes: facts.discard_zeroes,
-        ..Info::disk(facts.size - facts.size % u64::from(facts.block_size), facts.block_size)
+        ..Info::disk(size, facts.block_size)
     }
 }
 

@@ -9,7 +9,7 @@ use block::env::LocalFuture;
 use block::job::{Cancel, Job, Outcome, Steps, Work};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Progress, Result,
+    Buf, ByteRange, Error, ErrorKind, Info, Locked, Locking, Lower, Mode, Op, Progress, Result,
     TaskGroup, error,
 };
 
@@ -160,8 +160,13 @@ impl Inner {
         let room = steps.wait(self.env.pool().wait_for(range.len() as usize)).await??;
         let alone = steps.wait(self.lock.lock(range, Mode::Exclusive)).await?;
         let (source, _) = self.sides();
-        let data = source.read(range, room).await?;
-        let window = self.in_place.then(|| Window::of(range, &data.read()));
+        // In place, the sums of a window need its bytes.
+        let data = match !self.in_place && source.is_zero(range).await? {
+            true => None,
+            false => Some(source.read(range, room).await?),
+        };
+        let window = data.as_ref().filter(|_| self.in_place);
+        let window = window.map(|data| Window::of(range, &data.read()));
         if window.is_some() || steps.is_unsettled() {
             let kept = self.keep(window.clone());
             let unrecorded = seeded::on(Bug::MoveUnrecorded);
@@ -172,13 +177,21 @@ impl Inner {
         Ok(Outcome::Moved(moved))
     }
 
-    /// Writes `data`, the content of a window, to the target, and moves the boundary over the window.
-    async fn put(&self, torn: Torn, data: Buf, alone: Locked) -> Result<Moved> {
+    /// Writes `data`, the content of a window, to the target, and moves the boundary over the window. Without data the
+    /// content is zeros: a hole stays a hole.
+    async fn put(&self, torn: Torn, data: Option<Buf>, alone: Locked) -> Result<Moved> {
         let (_, target) = self.sides();
         let range = torn.range;
         // A change in place destroys the old content from its first byte on.
         *self.torn.borrow_mut() = self.in_place.then_some(torn);
-        target.write(range, data).await?;
+        match data {
+            Some(data) => target.write(range, data).await?,
+            None if target.is_zero(range).await? => {}
+            None => {
+                let zeroes = Op::WriteZeroes { range, unmap: true, fua: false };
+                target.call(zeroes).await.result?;
+            }
+        }
         if !seeded::on(Bug::MoveUnflushed)
             && let Err(error) = target.flush().await
         {
@@ -224,7 +237,7 @@ impl Inner {
             steps.settle_by(self.keep(Some(found.clone()))).await?;
         }
         let torn = Torn { range: torn.range, window: Some(found) };
-        Ok(Outcome::Moved(self.put(torn, data, alone).await?))
+        Ok(Outcome::Moved(self.put(torn, Some(data), alone).await?))
     }
 
     /// Returns the content that clients saw last in a window whose change in place was interrupted: see

@@ -10,12 +10,14 @@
 //! | `regions.rs` | the regions of a mirror, and bitmaps of them |
 //! | `superblock_writer.rs` | writing the state to the labels while the mirror runs |
 //! | `intent.rs` | the bitmap of dirty regions |
+//! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
 //! | `compare.rs` | the comparison of the copies of one range |
 
 mod compare;
 mod device;
+mod holes;
 mod intent;
 mod member;
 pub mod opening;

@@ -10,6 +10,7 @@ use block::{
 };
 
 use super::device::Inner;
+use super::holes::Way;
 use super::member::Member;
 use super::regions::Bitmap;
 use super::superblock_writer::SuperblockWriter;
@@ -78,8 +79,35 @@ impl Copy {
     /// Copies one region to the member. Returns whether the resync may continue.
     async fn region(&mut self, region: usize) -> bool {
         let Some(mirror) = self.goes_on() else { return false };
-        let (range, pace, env) =
-            (mirror.regions.range(region), mirror.pace.clone(), mirror.env.clone());
+        let range = mirror.regions.range(region);
+        let parts = mirror.ways(self.index, range).await;
+        drop(mirror);
+        for (part, way) in parts {
+            let is_done = match way {
+                Way::Skip => self.skip(part),
+                Way::Zero | Way::Copy => self.in_steps(part, way).await,
+            };
+            if !is_done {
+                return false;
+            }
+        }
+        self.copied.insert(region);
+        self.unrecorded += range.len();
+        self.unrecorded < self.unrecorded_max || self.record_progress().await
+    }
+
+    /// Counts a part that the member has already.
+    fn skip(&mut self, part: ByteRange) -> bool {
+        let Some(mirror) = self.goes_on() else { return false };
+        self.done += part.len();
+        mirror.members[self.index].copied(self.done);
+        true
+    }
+
+    /// Copies or zeroes a range in steps at the pace of the mirror. Returns whether the resync may continue.
+    async fn in_steps(&mut self, range: ByteRange, way: Way) -> bool {
+        let Some(mirror) = self.goes_on() else { return false };
+        let (pace, env) = (mirror.pace.clone(), mirror.env.clone());
         drop(mirror);
         let mut at = range.start();
         while at < range.end() {
@@ -88,7 +116,7 @@ impl Copy {
             let len = step.bytes().min(mirror.step_bytes());
             let part = ByteRange::between(at, range.end().min(at + len))
                 .expect("bytes of the range are left to copy");
-            if !self.part(&mirror, part).await {
+            if !self.part(&mirror, part, way).await {
                 return false;
             }
             step.done(part.len());
@@ -96,14 +124,12 @@ impl Copy {
             drop(mirror);
             env.give_way().await;
         }
-        self.copied.insert(region);
-        self.unrecorded += range.len();
-        self.unrecorded < self.unrecorded_max || self.record_progress().await
+        true
     }
 
-    async fn part(&mut self, mirror: &Inner, part: ByteRange) -> bool {
+    async fn part(&mut self, mirror: &Inner, part: ByteRange, way: Way) -> bool {
         let member = &mirror.members[self.index];
-        let copied = mirror.copy(self.index, part).await;
+        let copied = mirror.copy(self.index, part, way).await;
         if member.changes() != self.begun {
             return false;
         }
@@ -264,10 +290,15 @@ impl Inner {
 
     /// Returns the most bytes that a resync or scrub handles in one step: a request of that size fits every member.
     pub(super) fn step_bytes(&self) -> u64 {
-        let all = Info::over(self.members.iter().map(|member| member.lower.info()));
-        let all = all.expect("a mirror has members");
+        let all = self.common();
         let most = STEP_BYTES_MAX.min(u64::from(all.max_transfer));
         most - most % u64::from(all.block_size)
+    }
+
+    /// Returns the facts that hold for every member: the largest block size, the smallest limits.
+    pub(super) fn common(&self) -> Info {
+        let all = Info::over(self.members.iter().map(|member| member.lower.info()));
+        all.expect("a mirror has members")
     }
 
     /// Ends the resync of member `index`. Makes the copied bytes durable on the member before it comes in sync.
@@ -293,26 +324,30 @@ impl Inner {
         }
     }
 
-    /// Copies one range to member `to` from a member in sync.
-    async fn copy(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
+    /// Copies one range to member `to` from a member in sync. With [`Way::Zero`] it zeroes the range, if a member in sync
+    /// still reads as zeros there.
+    async fn copy(&self, to: usize, range: ByteRange, way: Way) -> Result<(), Uncopied> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(range.len() as usize).await;
         let room = room.map_err(Uncopied::Unread)?;
         let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
-        let read = self.read_any(range, room, Copies::NONE.with(to)).await;
-        let data = read.map_err(Uncopied::Unread)?;
-        self.put(to, range, data, &mut alone).await.map_err(Uncopied::Unwritten)
+        let change = if way == Way::Zero && self.is_zero(range).await {
+            Op::WriteZeroes { range, unmap: true, fua: false }
+        } else {
+            let read = self.read_any(range, room, Copies::NONE.with(to)).await;
+            Op::write(range, read.map_err(Uncopied::Unread)?)
+        };
+        self.put(to, change, &mut alone).await.map_err(Uncopied::Unwritten)
     }
 
-    /// Writes `data` to `range` of member `to`. The caller holds `alone`, the exclusive lock of the range.
+    /// Carries out `change` on member `to`. The caller holds `alone`, the exclusive lock of its range.
     pub(super) async fn put(
         &self,
         to: usize,
-        range: ByteRange,
-        data: Buf,
+        change: Op,
         alone: &mut Option<Locked>,
     ) -> Result<()> {
-        let child = self.members[to].lower.start(Op::write(range, data));
+        let child = self.members[to].lower.start(change);
         let answer = self.answer(to, "write", self.deadline.guard(child), alone).await;
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
@@ -358,7 +393,7 @@ impl Inner {
         self.tasks.spawn("a mirror's repair", async move {
             for index in 0..mirror.members.len() {
                 if members.has(index) && mirror.members[index].state() == State::InSync {
-                    match mirror.copy(index, range).await {
+                    match mirror.copy(index, range, Way::Copy).await {
                         Ok(()) => mirror.rewritten(index, range),
                         Err(Uncopied::Unwritten(error)) => {
                             mirror.retire(

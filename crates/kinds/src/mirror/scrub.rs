@@ -464,7 +464,7 @@ impl Inner {
             if alone.is_none() {
                 break;
             }
-            if let Err(error) = self.put(index, range, right, alone).await {
+            if let Err(error) = self.put(index, Op::write(range, right), alone).await {
                 self.retire(index, Cause::Request, Member::words_of("a repair write", &error));
                 break;
             }

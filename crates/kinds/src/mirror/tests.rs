@@ -60,7 +60,11 @@ impl Pair {
             world.plug(format!("/disk{n}"), &disk);
             disk
         };
-        let disks = (0..count).map(disk).collect();
+        let disks: Vec<_> = (0..count).map(disk).collect();
+        if !labelled {
+            // A resync skips ranges that are zero on both members.
+            disks[0].overwrite(ByteRange::new(0, size).unwrap(), 5);
+        }
         let strict = || Shelf::strict(&world.env(), Stream::new(1, "shelf", 0), Vec::new());
         let shelf = labelled.then(strict);
         let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };

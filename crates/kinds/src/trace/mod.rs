@@ -93,6 +93,7 @@ fn make(making: MakerArgs<'_>) -> Result<Rc<dyn Hooks>> {
         device: false,
         read_only: false,
         create: Some(size - size % BLOCK_BYTES),
+        odd_size: false,
         cache: CacheMode::Buffered,
     })?;
     if storage.facts().size < BLOCK_BYTES {

@@ -45,7 +45,14 @@ impl Place {
     }
 
     pub fn open(&self, size: u64, cache: CacheMode) -> Open {
-        Open { path: self.path(), device: false, read_only: false, create: Some(size), cache }
+        Open {
+            path: self.path(),
+            device: false,
+            read_only: false,
+            create: Some(size),
+            odd_size: false,
+            cache,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ fn open() -> Open {
         device: true,
         read_only: false,
         create: None,
+        odd_size: false,
         cache: CacheMode::Direct,
     }
 }

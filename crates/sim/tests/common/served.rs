@@ -23,7 +23,8 @@ struct Served {
 impl Served {
     fn new(world: &SimWorld) -> Self {
         let (path, cache) = ("/disk".into(), CacheMode::Direct);
-        let open = Open { path, device: true, read_only: false, create: None, cache };
+        let open =
+            Open { path, device: true, read_only: false, create: None, odd_size: false, cache };
         let storage = world.env().open(&open).unwrap();
         let facts = storage.facts();
         let info = Info { ..Info::disk(facts.size, facts.block_size) };

@@ -183,8 +183,7 @@ impl Trial {
     /// Waits until all members are in sync, repairs the mirror from a member that keeps the contract, and checks that
     /// all members have the same bytes.
     fn made_alike(&mut self, doubt: Doubt) -> Result<(), Failure> {
-        let trust = self.shape.members.iter().find(|n| Some(**n) != doubt.liar());
-        let trust = trust.map(|n| super::shape::name(*n));
+        let trust = self.shape.members.iter().position(|n| Some(*n) != doubt.liar());
         let mut scrubs = 0;
         for _ in 0..100 {
             self.world.run(self.world.env().now().after(Duration::from_secs(1)))?;
@@ -194,7 +193,7 @@ impl Trial {
                 // It may be running already.
                 let _ = self.ask::<Resync>(Stale::default());
             } else if scrubs == 0 {
-                let trust = trust.clone();
+                let trust = trust.map(|member| report.members[member].name.clone());
                 let repair = Action { repair: true, trust, ..Action::default() };
                 scrubs += usize::from(self.ask::<Scrub>(repair).is_ok());
             } else if scrub.is_some_and(|scrub| scrub.progress.is_none()) {

@@ -1,0 +1,298 @@
+//! Requests of clients that begin or end inside a block of their device. A read reads whole blocks. A write reads the
+//! blocks at its ends, changes their bytes in memory, and writes whole blocks (read-modify-write).
+//!
+//! No other change of these blocks may take effect between the read and the write, or the write would undo it. So the
+//! write first lists its blocks at the node. Then the engine begins no other change of them until the write has ended,
+//! and the write waits for the changes that had begun before. Requests that consist of whole blocks go to the node as
+//! ever. The engine looks at its list, which is empty as a rule, before it begins one.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+
+use block::{
+    Buf, BufPool, ByteRange, Copies, Device, Info, Lower, Needs, Op, Request, Result, clip_extents,
+};
+
+use super::node::{Node, Power};
+use super::reserve::Reserve;
+use super::share::Need;
+use super::slot::AnyDevice;
+use super::{Engine, Inner, NodeId, Owner};
+
+/// Length in bytes of the longest read or write of whole blocks for an unaligned request. Longer requests are carried
+/// out in pieces, so the memory for one request does not grow with its length.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The blocks of a node that unaligned requests read, change and write back now.
+#[derive(Default)]
+pub(super) struct Rewrites(RefCell<Vec<ByteRange>>);
+
+impl Rewrites {
+    /// Whether a block of `range` is listed. `block` is the block size of the node.
+    #[inline]
+    pub fn hold(&self, range: ByteRange, block: u32) -> bool {
+        let listed = self.0.borrow();
+        !listed.is_empty() && {
+            let wide = range.widen(block).unwrap_or(range);
+            listed.iter().any(|other| other.overlaps(wide))
+        }
+    }
+}
+
+/// The entry of a list of rewrites, which is removed when this value is dropped.
+struct Listed<'a> {
+    rewrites: &'a Rewrites,
+    wide: ByteRange,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut listed = self.rewrites.0.borrow_mut();
+        // The engine begins no request that overlaps an entry, so no two entries are equal.
+        listed.retain(|other| *other != self.wide);
+    }
+}
+
+/// A device over one node of an engine that accepts requests of any offset and length.
+struct Unaligned {
+    info: Info,
+    lower: Lower,
+    node: Rc<Node>,
+    /// Not a strong handle: the engine owns the futures of this device.
+    engine: Weak<Inner>,
+    pool: BufPool,
+}
+
+/// The source of the bytes of a write.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Data(&'a Buf),
+    Zeros,
+}
+
+impl Engine {
+    /// Returns a node over `node` for requests that do not consist of whole blocks.
+    pub(super) fn unaligned(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
+        let needs = Needs { children: 1, scratch_copies: 2 };
+        let reserve = Reserve::of_device(needs, node.info.block_size, &[node.reserve]);
+        let info = info(&node.info);
+        let device: Rc<dyn AnyDevice> = Rc::new(Unaligned {
+            info: info.clone(),
+            lower: self.lower_of(id, node),
+            node: node.clone(),
+            engine: Rc::downgrade(&self.0),
+            pool: self.0.pool.clone(),
+        });
+        let future_bytes = device.future_bytes();
+        let power = Power::Device { device, lowers: Box::default(), future_bytes };
+        Rc::new(Node::new(&node.name, info, power, reserve))
+    }
+}
+
+/// Returns the facts about a node for unaligned requests over a node with the facts `below`.
+pub(super) fn info(below: &Info) -> Info {
+    let size = below.data_bytes();
+    Info { size, block_size: 1, padding: 0, buf_align: 1, ..below.clone() }
+}
+
+/// Returns the resources that the request `op` needs in a node for unaligned requests with this reserve.
+pub(super) fn need(reserve: Reserve, op: &Op) -> Need {
+    match op {
+        Op::Read { range, .. } | Op::Write { range, .. } => {
+            Need { slots: reserve.slots.into(), bytes: reserve.bytes(range.len().min(PIECE_BYTES)) }
+        }
+        Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Status { .. } | Op::Flush => {
+            reserve.need(op)
+        }
+    }
+}
+
+impl Inner {
+    /// Whether a client's request is in flight that changes whole blocks of `node` in `wide`.
+    fn is_changing(&self, node: &Rc<Node>, wide: ByteRange) -> bool {
+        (0..self.slots.made()).map(|index| self.slots.get(index)).any(|entry| {
+            if entry.owner.get() != Owner::Client
+                || !entry.changes.get().is_some_and(|range| range.overlaps(wide))
+            {
+                return false;
+            }
+            let portal = entry.portal.take();
+            let is_here = portal.as_ref().is_some_and(|portal| Rc::ptr_eq(&portal.target(), node));
+            entry.portal.set(portal);
+            is_here
+        })
+    }
+}
+
+impl Unaligned {
+    fn block(&self) -> u64 {
+        self.node.info.block_size.into()
+    }
+
+    fn widen(&self, range: ByteRange) -> ByteRange {
+        let wide = range.widen(self.node.info.block_size);
+        wide.expect("a device ends at a block boundary far below u64::MAX")
+    }
+
+    /// Returns the whole blocks inside `range`; `None` if there are none.
+    fn whole(&self, range: ByteRange) -> Option<ByteRange> {
+        let block = self.block();
+        let (start, end) = (range.start().next_multiple_of(block), range.end());
+        ByteRange::between(start, end - end % block)
+    }
+
+    /// Returns the first piece of `range`: its blocks are at most [`PIECE_BYTES`] together.
+    fn piece(&self, range: ByteRange) -> ByteRange {
+        let most = PIECE_BYTES.min(self.node.info.max_transfer.into()).max(self.block());
+        let end = range.start() - range.start() % self.block() + most;
+        ByteRange::between(range.start(), range.end().min(end)).expect("a piece has a byte")
+    }
+
+    /// Lists the blocks of `range`, and waits until the changes of them that have begun before are done.
+    async fn rewrite(&self, range: ByteRange) -> Listed<'_> {
+        let wide = self.widen(range);
+        let rewrites = &self.node.rewrites;
+        rewrites.0.borrow_mut().push(wide);
+        let listed = Listed { rewrites, wide };
+        poll_fn(|cx| {
+            let Some(engine) = self.engine.upgrade() else { return Poll::Ready(()) };
+            if !engine.is_changing(&self.node, wide) {
+                return Poll::Ready(());
+            }
+            engine.waiting.wake_later(cx);
+            Poll::Pending
+        })
+        .await;
+        listed
+    }
+
+    /// Reads whole blocks with a buffer of the request's reserve.
+    async fn read_wide(&self, wide: ByteRange, avoid: Copies) -> Result<Buf> {
+        let into = self.pool.scratch(wide.len() as usize).await?;
+        let done = self.lower.call(Op::Read { range: wide, into, avoid }).await;
+        done.result?;
+        let Op::Read { into, .. } = done.op else {
+            unreachable!("a request returns with its own operation")
+        };
+        Ok(into)
+    }
+
+    async fn read(&self, range: ByteRange, into: &Buf, avoid: Copies) -> Result<()> {
+        let mut rest = Some(range);
+        while let Some(left) = rest {
+            let piece = self.piece(left);
+            let wide = self.widen(piece);
+            let got = self.read_wide(wide, avoid).await?;
+            let to = into.slice(within(range, piece));
+            to.write().copy_from_slice(&got.slice(within(wide, piece)).read());
+            rest = ByteRange::between(piece.end(), range.end());
+        }
+        Ok(())
+    }
+
+    /// Writes to `range`, of which the blocks are listed, piece by piece.
+    async fn write(&self, range: ByteRange, source: Source<'_>, fua: bool) -> Result<()> {
+        let mut rest = Some(range);
+        while let Some(left) = rest {
+            let piece = self.piece(left);
+            let wide = self.widen(piece);
+            let new = self.pool.scratch(wide.len() as usize).await?;
+            self.read_ends(wide, piece, &new).await?;
+            {
+                let to = new.slice(within(wide, piece));
+                match source {
+                    Source::Zeros => to.write().fill(0),
+                    Source::Data(data) => {
+                        to.write().copy_from_slice(&data.slice(within(range, piece)).read());
+                    }
+                }
+            }
+            self.lower.call(Op::Write { range: wide, data: new, fua }).await.result?;
+            rest = ByteRange::between(piece.end(), range.end());
+        }
+        Ok(())
+    }
+
+    /// Reads the blocks of `wide` that `piece` covers in part into their places in `new`: the first, the last, or both.
+    async fn read_ends(&self, wide: ByteRange, piece: ByteRange, new: &Buf) -> Result<()> {
+        let block = self.block();
+        let (has_head, has_tail) = (wide.start() < piece.start(), piece.end() < wide.end());
+        let is_one = wide.len() == block;
+        let head = has_head.then_some(wide.start());
+        let tail = (has_tail && !(is_one && has_head)).then_some(wide.end() - block);
+        for start in [head, tail].into_iter().flatten() {
+            let range = ByteRange::new(start, block).expect("a block has a byte");
+            let old = self.read_wide(range, Copies::NONE).await?;
+            new.slice(within(wide, range)).write().copy_from_slice(&old.read());
+        }
+        Ok(())
+    }
+
+    /// Zeroes `range`, of which the blocks are listed: the blocks at its ends as a write does, and whole blocks as the
+    /// device does.
+    async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
+        let Some(whole) = self.whole(range) else {
+            return self.write(range, Source::Zeros, fua).await;
+        };
+        let head = ByteRange::between(range.start(), whole.start());
+        let tail = ByteRange::between(whole.end(), range.end());
+        for end in [head, tail].into_iter().flatten() {
+            self.write(end, Source::Zeros, fua).await?;
+        }
+        self.lower.call(Op::WriteZeroes { range: whole, unmap, fua }).await.result
+    }
+
+    /// Discards the whole blocks in `range`. The bytes at its ends keep their content, which a discard allows.
+    async fn discard(&self, range: ByteRange, fua: bool) -> Result<()> {
+        match self.whole(range) {
+            Some(range) => self.lower.call(Op::Discard { range, fua }).await.result,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the offsets of the bytes of `part` in a buffer with the bytes of `whole`.
+fn within(whole: ByteRange, part: ByteRange) -> std::ops::Range<usize> {
+    let from = (part.start() - whole.start()) as usize;
+    from..from + part.len() as usize
+}
+
+impl Device for Unaligned {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, avoid } => self.read(*range, into, *avoid).await,
+            Op::Write { range, data, fua } => {
+                let _listed = self.rewrite(*range).await;
+                self.write(*range, Source::Data(data), *fua).await
+            }
+            Op::WriteZeroes { range, unmap, fua } => {
+                let _listed = self.rewrite(*range).await;
+                self.zero(*range, *unmap, *fua).await
+            }
+            Op::Discard { range, fua } => {
+                let _listed = self.rewrite(*range).await;
+                self.discard(*range, *fua).await
+            }
+            Op::Status { range, extents } => {
+                let wide = self.widen(*range);
+                let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
+                done.result?;
+                let Op::Status { extents: found, .. } = done.op else {
+                    unreachable!("a request returns with its own operation")
+                };
+                *extents = clip_extents(&found, range.start() - wide.start(), range.len());
+                Ok(())
+            }
+            Op::Flush => unreachable!("a flush has no range, so it is never unaligned"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
