@@ -511,7 +511,7 @@ fn unit_files_pass_systemd_analyze() {
 #[test]
 fn units_have_equal_restrictions() {
     let restrictions = |unit: &'static str| {
-        let begin = unit.find("# An attached device").expect("restrictions begin there");
+        let begin = unit.find("# To free memory").expect("restrictions begin there");
         &unit[begin..unit.find("[Install]").expect("a unit can be enabled")]
     };
     let daemon = restrictions(include_str!("../../../packaging/cairn.service"));
