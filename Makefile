@@ -1,5 +1,5 @@
 # `make demo` and `make test` are what a new user runs; the rest is for people who work on Cairn.
-.PHONY: demo test check bench torture guest package package-check package-trial sim mutants deny fuzz miri clean
+.PHONY: demo test check bench torture guest package package-check package-trial package-compare sim mutants deny fuzz miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -24,7 +24,7 @@ torture:
 guest:
 	@tools/setup guest && tools/guest
 
-# Debian packages and a static program, into out/package. STATIC=0 leaves the static program away.
+# Debian packages and a static program, into out/package. STATIC=0 leaves the static program out.
 package:
 	@tools/setup package && tools/package
 
@@ -35,6 +35,10 @@ package-check:
 # The packages in a fresh Debian with systemd: installation, the demo, an upgrade under fio, removal. Needs root.
 package-trial:
 	@tools/setup package-trial && tools/package-trial
+
+# The static program beside the one of the package: speed, and the lookup of host names. Needs root; 4 minutes.
+package-compare:
+	@tools/setup package-compare && tools/package-compare
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000
