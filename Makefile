@@ -1,5 +1,6 @@
 # `make demo` and `make test` are what a new user runs; the rest is for people who work on Cairn.
-.PHONY: demo test check bench torture guest recipes sim mutants deny fuzz miri clean
+.PHONY: demo test check bench torture guest recipes package package-check package-trial package-compare sim mutants deny fuzz \
+        miri clean
 
 demo:
 	@tools/setup demo && tools/demo
@@ -27,6 +28,22 @@ guest:
 # Every page of docs/recipes, with the programs that it needs. Needs root.
 recipes:
 	@tools/setup recipes && RECIPES=all cargo test --locked --package cairn --test recipes
+
+# Debian packages and a static program, into out/package. STATIC=0 leaves the static program out.
+package:
+	@tools/setup package && tools/package
+
+# Builds twice, in two directories, and compares the bytes.
+package-check:
+	@tools/setup package && tools/package-check
+
+# The packages in a fresh Debian with systemd: installation, the demo, an upgrade under fio, removal. Needs root.
+package-trial:
+	@tools/setup package-trial && tools/package-trial
+
+# The static program beside the one of the package: speed, and the lookup of host names. Needs root; 4 minutes.
+package-compare:
+	@tools/setup package-compare && tools/package-compare
 
 # The seeded simulator: make sim N=5000, or SEED=0x... make sim N=1
 N ?= 1000

@@ -35,8 +35,8 @@ pub use claim::Claim;
 pub use name::{DEVICES, NAME_MAX_BYTES, Name, RUNTIME};
 pub use nbd::has_nbd;
 pub use steps::{
-    Connected, Found, Release, Wanted, clear, connect, connect_nbd, find, has_fuse, is_left, left,
-    prepare, release, resize, still_used,
+    Connected, Found, Release, Wanted, check_unused, clear, connect, connect_nbd, find, has_fuse,
+    is_left, left, prepare, release, resize, still_used,
 };
 pub use users::Users;
 

@@ -1,5 +1,6 @@
 //! The steps by which an export is attached under a name, and detached. Each step may wait for the block device.
 
+use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ pub struct Release {
 /// # Errors
 /// The error of opening `/dev/fuse`.
 pub fn has_fuse() -> Result<()> {
-    let opened = std::fs::File::options().read(true).write(true).open(FUSE);
+    let opened = File::options().read(true).write(true).open(FUSE);
     opened.map(drop).map_err(|error| Error::io(&error, FUSE))
 }
 
@@ -188,27 +189,20 @@ pub fn release(name: &Name, how: Release) -> Result<Option<Error>> {
     Ok(unflushed)
 }
 
+/// Checks that nothing but its server uses the block device of `name`, so that [`release`] would not be refused.
+///
+/// # Errors
+/// `InUse` with the users of the block device; errors of the system.
+pub fn check_unused(name: &Name) -> Result<()> {
+    Device::all_of(name)
+        .into_iter()
+        .try_for_each(|device| open_unused(device, &name.link(), Duration::ZERO).map(drop))
+}
+
 /// Waits until the block device has no users, for at most `patience`; then flushes and disconnects it.
 fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Error>> {
     let link = name.link();
-    let begun = Instant::now();
-    let alone = loop {
-        // Opened exclusively, it can neither be mounted nor be part of another device.
-        let alone = device.open_exclusive()?;
-        let users = Users::of(device, &link);
-        let limit = match alone {
-            Some(alone) if users.is_empty() => break alone,
-            // A process that has the device open may close it soon, and a mount that is not listed is being unmounted.
-            // A listed mount stays.
-            Some(_) => patience.max(GLANCE),
-            None if users.is_empty() => patience.max(GLANCE),
-            None => patience,
-        };
-        if begun.elapsed() >= limit {
-            bail!(InUse, "{} {users}", link.display());
-        }
-        std::thread::sleep(RETRY);
-    };
+    let alone = open_unused(device, &link, patience)?;
     let shown = link.display();
     let flushed = alone.sync_all();
     device.clear(alone)?;
@@ -223,12 +217,35 @@ fn let_go(name: &Name, device: Device, patience: Duration) -> Result<Option<Erro
     }))
 }
 
+/// Opens the block device exclusively once it has no users, for which it waits for at most `patience`. `link` is the
+/// path of the link to the device.
+fn open_unused(device: Device, link: &Path, patience: Duration) -> Result<File> {
+    let begun = Instant::now();
+    loop {
+        // Opened exclusively, it can neither be mounted nor be part of another device.
+        let alone = device.open_exclusive()?;
+        let users = Users::of(device, link);
+        let limit = match alone {
+            Some(alone) if users.is_empty() => return Ok(alone),
+            // A process that has the device open may close it soon, and a mount that is not listed is being unmounted.
+            // A listed mount stays.
+            Some(_) => patience.max(GLANCE),
+            None if users.is_empty() => patience.max(GLANCE),
+            None => patience,
+        };
+        if begun.elapsed() >= limit {
+            bail!(InUse, "{} {users}", link.display());
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
 /// Handles a block device that stays in use after the time limit: flushes its file systems, and lets the kernel
 /// disconnect it when its last user closes it.
 fn abandon(name: &Name, device: Device) {
     for (_, at) in Users::of(device, &name.link()).mounts {
         // The caller reports that the device is in use, not this error.
-        if let Ok(directory) = std::fs::File::open(at) {
+        if let Ok(directory) = File::open(at) {
             let _ = rustix::fs::syncfs(directory);
         }
     }

@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Failure, Result};
 
+/// The runtime directory of root's login sessions. System services are not given it.
+const ROOT_SESSION: &str = "/run/user/0";
+
 /// Returns the runtime directory: `$XDG_RUNTIME_DIR/cairn` if this user owns it, else `/run/cairn` for root and
-/// `/tmp/cairn-UID` for others.
+/// `/tmp/cairn-UID` for others. Root's `/run/user/0` does not count, so commands of a login session find a daemon that
+/// the system has started.
 pub fn directory() -> PathBuf {
     directory_of(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
@@ -16,7 +20,9 @@ pub fn directory() -> PathBuf {
 pub fn directory_of(said: Option<PathBuf>) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let own = |path: &PathBuf| {
-        path.is_absolute() && std::fs::metadata(path).is_ok_and(|found| found.uid() == user)
+        path.is_absolute()
+            && path != Path::new(ROOT_SESSION)
+            && std::fs::metadata(path).is_ok_and(|found| found.uid() == user)
     };
     match said.filter(own) {
         Some(path) => path.join("cairn"),
@@ -128,4 +134,18 @@ pub fn check(path: &Path) -> Result<()> {
             .next("remove that entry, or set XDG_RUNTIME_DIR to such a directory"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_login_session_has_runtime_directory_of_system_services() {
+        if rustix::process::geteuid().is_root() {
+            let session = directory_of(Some(PathBuf::from(ROOT_SESSION)));
+            assert_eq!(session, directory_of(None));
+            assert_eq!(session, PathBuf::from("/run/cairn"));
+        }
+    }
 }

@@ -33,6 +33,8 @@ fn detach_refuses_device_in_use_and_reports_user() {
     let ran = name.detach();
     let expected = format!("error: {} is mounted on {at}. Next: umount {at}\n", name.shown());
     assert_eq!((ran.code, &*ran.err), (5, &*expected));
+    let ran = dir.cairn(&["detach", &name.name, "--dry-run"]);
+    assert_eq!((ran.code, &*ran.err), (5, &*expected));
     std::fs::write(name.mount_point().join("f"), "still here").unwrap();
     name.umount();
 

@@ -488,17 +488,33 @@ fn daemon_stops_at_once_after_second_signal() {
 }
 
 #[test]
-fn unit_file_passes_systemd_analyze() {
-    let unit = include_str!("../../../packaging/cairn.service");
+fn unit_files_pass_systemd_analyze() {
     let dir = Dir::new();
-    // The program is not installed on the machine of the test.
-    dir.write("cairn.service", &unit.replace("/usr/bin/cairn", "/bin/true"));
+    // The program is not installed on the machine of the test. The names are those of instances.
+    let units = [
+        ("cairn.service", include_str!("../../../packaging/cairn.service")),
+        ("cairn@home.service", include_str!("../../../packaging/cairn@.service")),
+        ("cairn@home.socket", include_str!("../../../packaging/cairn@.socket")),
+    ];
+    let paths = units.map(|(name, unit)| {
+        dir.write(name, &unit.replace("/usr/bin/cairn", "/bin/true"));
+        dir.path(name)
+    });
     let mut verify = std::process::Command::new("systemd-analyze");
-    verify.arg("verify").arg(dir.path("cairn.service"));
-    match verify.output() {
+    match verify.arg("verify").args(&paths).output() {
         Ok(output) => assert!(output.status.success(), "{:?}", common::Ran::of(&output)),
         Err(error) => eprintln!("passed over: systemd-analyze: {error}"),
     }
+}
+
+#[test]
+fn units_have_equal_restrictions() {
+    let restrictions = |unit: &'static str| {
+        let begin = unit.find("# To free memory").expect("restrictions begin there");
+        &unit[begin..unit.find("[Install]").expect("a unit can be enabled")]
+    };
+    let daemon = restrictions(include_str!("../../../packaging/cairn.service"));
+    assert_eq!(daemon, restrictions(include_str!("../../../packaging/cairn@.service")));
 }
 
 #[test]

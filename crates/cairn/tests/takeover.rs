@@ -243,6 +243,27 @@ fn planned_restart_closes_graph_with_memory_disk() {
 }
 
 #[test]
+fn reload_keeps_graph_with_memory_disk_and_hands_over_others() {
+    let _alone = alone();
+    let dir = mortal();
+    let mut manager = Manager::new(&dir);
+    manager.start(&["home.toml"]);
+    manager.reload();
+    until("the log has the reason", || manager.log().contains("only in the memory of this"));
+    assert!(dir.text(&["status"]).contains("home"), "{}", manager.log());
+    assert_eq!(manager.stop(), 0);
+
+    let serve = ["disk.img", "--listen", "unix:vol.sock"];
+    dir.text(&["create", "disk.img", "32M"]);
+    manager.start(&serve);
+    manager.reload();
+    assert_eq!(manager.ended(), 0, "{}", manager.log());
+    assert!(manager.names().contains(&"listener".to_owned()), "{:?}", manager.names());
+    manager.start(&serve);
+    assert_eq!(manager.stop(), 0);
+}
+
+#[test]
 fn next_server_detaches_device_of_removed_export() {
     if !is_root() {
         return;

@@ -201,7 +201,7 @@ impl Slot {
                     iov_len: part.len(),
                 }));
                 self.header.msg_iov = self.iovecs.as_mut_ptr();
-                self.header.msg_iovlen = self.iovecs.len();
+                self.header.msg_iovlen = self.iovecs.len() as _;
                 Call::Send { fd, msg: &raw const self.header }
             }
             Op::Accept => Call::Accept { fd },

@@ -181,10 +181,10 @@ pub(crate) fn direct_align(file: &OwnedFd) -> Option<(u32, u32)> {
 /// Returns the size and the logical block size of a block device, in bytes.
 pub(crate) fn device_size(fd: RawFd) -> io::Result<(u64, u32)> {
     // BLKGETSIZE64: _IOR(0x12, 114, size_t), which the C library does not name everywhere.
-    const GET_SIZE: libc::Ioctl = 0x8008_1272;
+    const GET_SIZE: u32 = 0x8008_1272;
     let (mut size, mut block) = (0u64, 0 as c_int);
     // SAFETY: both write one value of the type that is passed.
-    check(unsafe { libc::ioctl(fd, GET_SIZE, &raw mut size) })?;
+    check(unsafe { libc::ioctl(fd, GET_SIZE as libc::Ioctl, &raw mut size) })?;
     // SAFETY: as above.
     check(unsafe { libc::ioctl(fd, libc::BLKSSZGET, &raw mut block) })?;
     Ok((size, block as u32))

@@ -338,14 +338,16 @@ impl Attachments {
         })
     }
 
-    /// Flushes a device, and removes it.
+    /// Flushes a device, and removes it. With `dry_run`, only checks that it could be removed.
     ///
     /// # Errors
     /// `NotFound`; `InUse` with the users of the device, which then stays attached; `Io` if the device was removed
     /// without a flush.
     pub async fn detach(&self, name: &str, dry_run: bool) -> Result<Attached> {
         let one = self.named(name)?;
-        if !dry_run {
+        if dry_run {
+            step(one.claim.name(), Step::CheckUnused).await?;
+        } else {
             let unflushed = one.release(Duration::ZERO, false).await?;
             self.forget(one.clone()).await;
             if let Some(problem) = unflushed {

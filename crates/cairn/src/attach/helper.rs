@@ -40,6 +40,8 @@ pub enum Step {
     /// Connect a device of the kernel's NBD client to the server at the socket of the device's name. The text is the
     /// name of the export.
     ConnectNbd(String, Wanted),
+    /// Check that the device could be released.
+    CheckUnused,
     /// Flush the device, and remove it and its mount.
     Release(Release),
     /// Remove all parts of the device, even if they are in use.
@@ -97,6 +99,7 @@ impl HelperJob {
                 done.connected = Some(attach::connect_nbd(&name, export, *wanted)?);
             }
             Step::Resize => attach::resize(&name)?,
+            Step::CheckUnused => attach::check_unused(&name)?,
             Step::Release(how) => {
                 let unflushed = attach::release(&name, *how)?;
                 done.unflushed = unflushed.map(|error| Failure::from(error).into());

@@ -9,8 +9,9 @@ pub const SPEC: File = ("NAME.toml", "A spec: `cairn-spec`(5).");
 /// The directory of all sockets.
 pub const RUNTIME: File = (
     "$XDG_RUNTIME_DIR/cairn, /run/cairn, /tmp/cairn-UID",
-    "The runtime directory, below RUNTIME: the first if XDG_RUNTIME_DIR is a directory of this user, else the second \
-     for root and the third for others. It has mode 0700. An existing directory that other users could write is refused.",
+    "The runtime directory, below RUNTIME: the first if XDG_RUNTIME_DIR is a directory of this user and not \
+     /run/user/0, else the second for root and the third for others. It has mode 0700. An existing directory that \
+     other users could write is refused.",
 );
 
 /// The default socket for NBD clients.

@@ -61,16 +61,20 @@ impl Ended {
 impl Serving {
     /// Serves clients until a signal comes. Then stops the server, or hands the graph over to another process.
     pub async fn until_signal(&self, signals: &mut Signals, limit: Duration) -> Ended {
+        let is = |number, signal: Signal| number == signal.as_raw();
         loop {
             match signals.next().await {
-                Ok(signal) if signal == Signal::USR1.as_raw() => self.notify_again(),
-                Ok(signal) if signal == Signal::USR2.as_raw() => {
+                Ok(signal) if is(signal, Signal::USR1) && self.record.is_some() => {
+                    self.notify_again();
+                }
+                Ok(signal) if is(signal, Signal::USR1) || is(signal, Signal::USR2) => {
                     if let Some(ended) = self.hand_over().await {
                         return ended;
                     }
-                    // After a failed hand-over, a worker of a daemon continues. Without a daemon the process must stop,
-                    // because the service manager starts the next one only then.
-                    if self.record.is_none() {
+                    // After a failed hand-over, a worker of a daemon continues. Without a daemon, SIGUSR1 is a reload,
+                    // which changes nothing then. SIGUSR2 is a restart: the process must stop, because the service
+                    // manager starts the next one only then.
+                    if self.record.is_none() && is(signal, Signal::USR2) {
                         return self.end(signals, limit, None, 0).await;
                     }
                 }

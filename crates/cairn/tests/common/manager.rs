@@ -95,11 +95,21 @@ impl<'d> Manager<'d> {
         self.end("USR2")
     }
 
-    fn end(&mut self, signal: &str) -> i32 {
-        super::send(self.server.as_ref().unwrap().id(), signal);
+    /// Sends SIGUSR1 (the unit's `ExecReload=`) to the server.
+    pub fn reload(&self) {
+        super::send(self.server.as_ref().unwrap().id(), "USR1");
+    }
+
+    /// Waits until the server ends, and returns its exit code.
+    pub fn ended(&mut self) -> i32 {
         let output = self.server.take().unwrap().wait_with_output().unwrap();
         self.listen();
         Ran::of(&output).code
+    }
+
+    fn end(&mut self, signal: &str) -> i32 {
+        super::send(self.server.as_ref().unwrap().id(), signal);
+        self.ended()
     }
 
     pub fn names(&self) -> Vec<String> {
