@@ -182,12 +182,16 @@ mod tests {
         for path in words(LIVE, "").iter().chain(&device).chain(&job).chain(&keys) {
             assert!(has(path, "at"), "{path} has no --at");
         }
-        for path in ["stop", "wipe", "device fail", "device remove", "key rm"] {
+        for path in ["stop", "wipe", "repair", "device fail", "device remove", "key rm"] {
             assert!(has(path, "yes"), "{path} has no --yes");
         }
     }
 
     fn has(path: &str, option: &str) -> bool {
-        verb(path).get_arguments().any(|argument| argument.get_long() == Some(option))
+        let is_it = |argument: &clap::Arg| {
+            let names = argument.get_long_and_visible_aliases();
+            names.is_some_and(|names| names.contains(&option))
+        };
+        verb(path).get_arguments().any(is_it)
     }
 }

@@ -158,10 +158,14 @@ fn apply_leaves_graph_unchanged_when_change_is_impossible() {
 
 #[test]
 fn apply_of_spec_with_absolute_paths_works_in_any_directory() {
-    let (dir, _serve) = served();
+    let dir = Dir::new();
     let paths = dir.0.display();
+    dir.write("key", "correct horse battery staple");
+    let key = format!("file:{paths}/key");
+    dir.write("home.toml", &spec("", PAIR, VOL).replace("file:key", &key));
+    let _serve = dir.serve(&["home.toml"]);
     let absolute = spec(C, PAIR, "vol = { on = \"safe\" }\nmore = { on = \"c\" }")
-        .replace("file:key", &format!("file:{paths}/key"))
+        .replace("file:key", &key)
         .replace("file = \"", &format!("file = \"{paths}/"));
     std::fs::create_dir(dir.path("sub")).unwrap();
     dir.write("sub/home.toml", &absolute);

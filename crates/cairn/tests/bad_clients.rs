@@ -100,7 +100,7 @@ fn nbdinfo_lists_features_offered_by_server() {
     assert_eq!(export["is_read_only"], false);
     assert_eq!(export["block_size_minimum"], 1);
     assert_eq!(export["block_size_preferred"], 4096);
-    assert_eq!(export["block_size_maximum"], 32 * MIB);
+    assert_eq!(export["block_size_maximum"], 64 * MIB);
 }
 
 /// The last request of nbdcopy ends inside a block, and qemu-io writes single bytes.
