@@ -70,6 +70,8 @@ pub struct Load {
     pub depth: u32,
     /// Length of each request in bytes, a multiple of 512.
     pub block: u32,
+    /// Distance in bytes from a multiple of `block` to the begin of each request, a multiple of 512.
+    pub shift: u32,
     /// Time with requests before the client begins to count and measure them.
     pub warm_up: Duration,
     /// Time in which the client counts and measures requests.
@@ -111,6 +113,7 @@ impl Outcome {
 struct Run {
     env: Env,
     load: Load,
+    /// Number of bytes of the export in which requests lie.
     size: u64,
     begin: Mono,
     end: Mono,
@@ -144,6 +147,7 @@ pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
     let facts = &clients.first().ok_or_else(|| too_few("connections"))?.session().facts;
     let size = facts.size_bytes.min(load.span.unwrap_or(u64::MAX));
     let min = facts.blocks.min();
+    let size = size.saturating_sub(load.shift.into());
     if size < u64::from(load.block) || !load.block.is_multiple_of(min.max(512)) || load.depth == 0 {
         return Err(Error::new(
             ErrorKind::Invalid,
@@ -221,6 +225,7 @@ async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Resul
         } else {
             draw % blocks * block
         };
+        let offset = offset + u64::from(load.shift);
         let command = match load.pattern {
             Pattern::RandomRead | Pattern::SequentialRead => Command::Read,
             Pattern::RandomWrite | Pattern::SequentialWrite => Command::Write,

@@ -127,6 +127,7 @@ fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
         connections: 1,
         depth: 8,
         block: 4096,
+        shift: 0,
         warm_up: Duration::ZERO,
         time,
         span: Some(SIZE),

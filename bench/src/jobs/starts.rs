@@ -24,6 +24,7 @@ const WRITES: Load = Load {
     connections: 1,
     depth: 32,
     block: 4096,
+    shift: 0,
     warm_up: Duration::ZERO,
     time: Duration::ZERO,
     span: None,

@@ -153,6 +153,7 @@ impl Visit<'_> {
             connections: 1,
             depth: DEPTH,
             block: BLOCK,
+            shift: 0,
             warm_up: self.warm_up,
             time: self.time,
             span: Some(self.span),

@@ -112,6 +112,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
         connections,
         depth,
         block,
+        shift: 0,
         warm_up: WARM_UP,
         time: ROUND,
         span: None,
@@ -203,8 +204,9 @@ fn memory() -> Group {
         ours("stripe", "bench/specs/stripe-memory.toml"),
         ours("mirror", "bench/specs/mirror-memory.toml"),
         ours("crypt", "bench/specs/crypt-memory.toml"),
+        Recipe { name: "blocksize", ..nbdkit("--filter=blocksize memory {size} minblock=4k") },
     ];
-    let rows = memory_beside_nbdkit().into_iter().chain(kinds_on_memory()).collect();
+    let rows = [memory_beside_nbdkit(), kinds_on_memory(), unaligned()].concat();
     Group { recipes, size: GIB, filled: true, rows }
 }
 
@@ -289,6 +291,27 @@ fn kinds_on_memory() -> Vec<Row> {
                 "crypt",
             )
         },
+    ]
+}
+
+/// Returns the rows for requests that begin and end inside blocks of 4 KiB, where a server reads before it writes.
+fn unaligned() -> Vec<Row> {
+    let row = |id, title, pattern| {
+        let load = Load { shift: 512, ..verified(load(pattern, 1, 32, 4096)) };
+        let row = Row::new(id, title, load, Target::TimesBest(1.0));
+        Row { ours: "crypt", peers: &["blocksize"], ..row }
+    };
+    vec![
+        row(
+            "unaligned-rr-q32",
+            "crypt on memory beside nbdkit's blocksize filter on memory, 4 KiB random reads at 512 B beyond a block, depth 32",
+            RandomRead,
+        ),
+        row(
+            "unaligned-rw-q32",
+            "crypt on memory beside nbdkit's blocksize filter on memory, 4 KiB random writes at 512 B beyond a block, depth 32",
+            RandomWrite,
+        ),
     ]
 }
 

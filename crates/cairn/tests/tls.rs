@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use authority::{Authority, Valid};
-use common::keeper::Daemon;
+use common::keeper::{Daemon, mirror};
 use common::load::Load;
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
@@ -716,4 +716,26 @@ fn tls_handshake_reads_changed_certificate_files() {
     dir.write("t.toml", &with_list.replace("clients = \"ours/ca-cert.pem\", ", ""));
     let ran = dir.cairn(&["validate", "t.toml"]);
     assert!(ran.code == 3 && ran.err.contains("revoked needs clients"), "{ran:?}");
+}
+
+/// `import` has no argument for certificates, so it cannot listen with TLS.
+#[test]
+fn stop_prints_import_without_addresses_that_need_certificates() {
+    let dir = Dir::new();
+    certificates(&dir);
+    let nbd = "[nbd]\nlisten = [\"unix:home.sock\", \"tls://127.0.0.1:0\"]\n\
+               tls = { cert = \"ours/server-cert.pem\", key = \"ours/server-key.pem\", clients = \"ours/ca-cert.pem\" }\n";
+    dir.write("home.toml", &mirror("home", nbd));
+    let mut daemon = Daemon::start(&dir);
+    dir.text(&["apply", "home.toml"]);
+    let said = dir.text(&["stop", "home"]);
+    let again = "Next: cairn import home --listen unix:home.sock\n";
+    assert!(said.contains(again) && said.contains("labels do not hold tls of [nbd]"), "{said}");
+    let open = ["--listen", "tcp:0.0.0.0:0", "--insecure"];
+    dir.text(&[&["import", "home", "--read-only", "--degraded"], &open[..]].concat());
+    let said = dir.text(&["stop", "home"]);
+    let again =
+        "Next: cairn import home --read-only --degraded --insecure --listen tcp:0.0.0.0:0\n";
+    assert!(said.ends_with(again), "{said}");
+    assert_eq!(daemon.stop(), 0);
 }

@@ -67,13 +67,6 @@ struct Pieces {
     pool: BufPool,
 }
 
-/// The source of the bytes of a write.
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    Data(&'a Buf),
-    Zeros,
-}
-
 impl Engine {
     /// Returns a node over `node` for requests that `node` does not accept as they are.
     pub(super) fn pieces(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
@@ -232,20 +225,16 @@ impl Pieces {
         Ok(())
     }
 
-    /// Writes to `range`, of which the blocks are listed, piece by piece.
-    async fn write(&self, range: ByteRange, source: Source<'_>, fua: bool) -> Result<()> {
+    /// Writes `data` to `range`, of which the blocks are listed, piece by piece; `None` stands for zeros.
+    async fn write(&self, range: ByteRange, data: Option<&Buf>, fua: bool) -> Result<()> {
         let mut rest = Some(range);
         while let Some(left) = rest {
             let piece = self.piece(left);
-            let part = match source {
-                Source::Zeros => None,
-                Source::Data(data) => Some(data.slice(within(range, piece))),
-            };
-            let (wide, data) = match part {
-                Some(data) if self.accepts(piece, &data) => (piece, data),
+            let (wide, new) = match data.map(|data| data.slice(within(range, piece))) {
+                Some(part) if self.accepts(piece, &part) => (piece, part),
                 part => (self.widen(piece), self.changed(piece, part).await?),
             };
-            self.lower.call(Op::Write { range: wide, data, fua }).await.result?;
+            self.lower.call(Op::Write { range: wide, data: new, fua }).await.result?;
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
@@ -283,12 +272,12 @@ impl Pieces {
     /// device does.
     async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
         let Some(whole) = self.whole(range) else {
-            return self.write(range, Source::Zeros, fua).await;
+            return self.write(range, None, fua).await;
         };
         let head = ByteRange::between(range.start(), whole.start());
         let tail = ByteRange::between(whole.end(), range.end());
         for end in [head, tail].into_iter().flatten() {
-            self.write(end, Source::Zeros, fua).await?;
+            self.write(end, None, fua).await?;
         }
         self.lower.call(Op::WriteZeroes { range: whole, unmap, fua }).await.result
     }
@@ -318,7 +307,7 @@ impl Device for Pieces {
             Op::Read { range, into, avoid } => self.read(*range, into, *avoid).await,
             Op::Write { range, data, fua } => {
                 let _listed = self.rewrite(*range).await;
-                self.write(*range, Source::Data(data), *fua).await
+                self.write(*range, Some(data), *fua).await
             }
             Op::WriteZeroes { range, unmap, fua } => {
                 let _listed = self.rewrite(*range).await;

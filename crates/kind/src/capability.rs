@@ -52,10 +52,12 @@ impl Kind {
         self.start_option().filter(|option| option.value == ValueType::Member)
     }
 
-    /// Returns the option with the path or address of a disk of this kind; `None` if the kind is no kind of disk. The
-    /// option has the name of the kind.
+    /// Returns the option with the path or address of a disk of this kind; `None` if the kind is no kind of disk, or of
+    /// a disk in memory. The option has the name of the kind.
     pub fn place(&self) -> Option<&'static OptionSpec> {
-        self.option(self.name).filter(|_| self.lowers == Lowers::None)
+        let is_place =
+            |option: &&OptionSpec| matches!(option.value, ValueType::Path | ValueType::Text);
+        self.option(self.name).filter(is_place).filter(|_| self.lowers == Lowers::None)
     }
 
     /// Whether a disk of this kind is a file or block device at a path of this machine.

@@ -118,6 +118,7 @@ impl BenchArgs {
             connections: self.connections,
             depth: self.depth,
             block,
+            shift: 0,
             warm_up: WARM_UP,
             time: self.time,
             span: self.span,

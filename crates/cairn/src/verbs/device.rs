@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use api::{
     Client, DeviceStatus, DiskChange, DiskRequest, Member, MemberRequest, MemberState,
@@ -13,16 +12,13 @@ use block::units::parse_size;
 use clap::{Args, Subcommand};
 
 use super::scrub::ScrubArgs;
-use super::{confirm, progress};
+use super::{LOOK, confirm, progress};
 use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names::{self, Path};
 use crate::out::Form;
 use crate::place;
 use crate::running::At;
-
-/// Interval of the checks of the progress of a resync or scrub.
-pub const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `device`.
 #[derive(Args)]

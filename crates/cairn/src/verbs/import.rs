@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use api::{Client, GraphSource, Phase, UpRequest, routes};
 use block::KeySource;
@@ -14,7 +13,7 @@ use graph::spec::Local;
 use serde::Serialize;
 
 use super::key::Lent;
-use super::{apply, core};
+use super::{LOOK, apply, core};
 use crate::complete;
 use crate::exit::{Exit, Failure, Result};
 use crate::labels;
@@ -26,10 +25,8 @@ use crate::serve::ServeOptions;
 use crate::serve::worker::trust;
 use crate::source::{Source, failure_of};
 
-/// Interval of the looks at an attempt of the daemon to start the wanted graph, which has the disks open meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// Largest number of looks at such an attempt: those of 20 s.
+/// Largest number of looks at an attempt of the daemon to start the wanted graph, which has the disks open meanwhile:
+/// those of 20 s.
 const ATTEMPT_LOOKS: u32 = 100;
 
 /// Arguments of `import`.

@@ -1,22 +1,18 @@
 //! `cairn job`: lists, watches and controls background jobs of running graphs.
 
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use api::{Client, Job, JobCommand, JobRequest, JobState, routes};
 use block::units::format_size;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::progress;
+use super::{LOOK, progress};
 use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;
 use crate::out::Form;
 use crate::running::{At, Named};
-
-/// Interval of the checks of the progress of a job.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `job`.
 #[derive(Args)]

@@ -30,6 +30,7 @@ pub mod wipe;
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::time::Duration;
 
 use ::graph::spec::{Faults, Planned, Spec};
 use runtime::{Config, Core, Engine};
@@ -38,6 +39,9 @@ use crate::certificates;
 use crate::exit::{Exit, Failure, Result};
 use crate::registry::REGISTRY;
 use crate::source::{failure_of, read_spec};
+
+/// Interval between two looks at the progress of something that a server or a daemon does.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Returns a core for a short command, which reads disks and sockets without a ring.
 fn core() -> Result<Core> {

@@ -7,8 +7,8 @@ use api::{Client, DeviceStatus, Difference, Scrub, ScrubRequest, routes};
 use block::units::{format_duration, format_size};
 use clap::Args;
 
-use super::device::{LOOK, devices, find};
-use super::progress;
+use super::device::{devices, find};
+use super::{LOOK, progress};
 use crate::complete;
 use crate::exit::{Exit, Result};
 use crate::names;

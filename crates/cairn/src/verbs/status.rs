@@ -18,10 +18,8 @@ use crate::running::{self, At};
 /// Prints the status of every graph. The exit code is that of the graph with the worst health.
 pub fn run(at: &At, form: Form) -> Result {
     let found = all(at);
-    let (all, jobs): (Vec<_>, Vec<_>) =
-        found.as_deref().unwrap_or_default().iter().cloned().unzip();
-    note_remains(&all);
-    found?;
+    note_remains(found.as_deref().unwrap_or_default());
+    let (all, jobs): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
     form.print(&all, || match all.is_empty() {
         true => running::idle(&[]),
         false => all.iter().zip(&jobs).map(|(status, jobs)| text(status, jobs)).collect(),
@@ -35,9 +33,9 @@ pub fn run(at: &At, form: Form) -> Result {
 
 /// Prints a note about each attached device of which the server has ended; `all` has the status of every graph. Parts
 /// of a device also stay while a daemon is about to start the next process of their graph, which goes on with them.
-fn note_remains(all: &[Status]) {
+fn note_remains(all: &[(Status, Vec<Job>)]) {
     let is_awaited = |kept: &KeptGraph| matches!(kept.phase, Phase::Starting | Phase::Waiting);
-    if all.iter().filter_map(|status| status.kept.as_ref()).any(is_awaited) {
+    if all.iter().filter_map(|(status, _)| status.kept.as_ref()).any(is_awaited) {
         return;
     }
     for name in attach::left() {
@@ -81,6 +79,11 @@ fn all(at: &At) -> Result<Vec<(Status, Vec<Job>)>> {
     Ok(all)
 }
 
+/// Returns a line of a message about several faults without its `error:`.
+fn fault(line: &str) -> &str {
+    line.strip_prefix("error: ").unwrap_or(line)
+}
+
 /// Returns the text about a graph of a daemon that has no running worker.
 fn down(graph: &KeptGraph) -> String {
     let KeptGraph { name, phase, problem, held, .. } = graph;
@@ -93,8 +96,9 @@ fn down(graph: &KeptGraph) -> String {
         Phase::GivenUp => "GIVEN UP",
         Phase::Stopped => "STOPPED",
     };
-    let why =
-        problem.as_ref().map(|problem| problem.message.lines().collect::<Vec<_>>().join("; "));
+    let why = problem
+        .as_ref()
+        .map(|problem| problem.message.lines().map(fault).collect::<Vec<_>>().join("; "));
     let in_order = "closed; the next daemon starts the graph again";
     let why = why.unwrap_or_else(|| match phase {
         Phase::Stopped => in_order.to_owned(),

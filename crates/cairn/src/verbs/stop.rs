@@ -1,9 +1,11 @@
 //! `cairn stop`: stops a graph of a daemon in order, so that another machine may open its disks.
 
 use api::{Client, DaemonView, DetachRequest, KeptName, Phase, routes};
+use block::KeySource;
+use block::env::Address;
 use clap::Args;
-use graph::spec::Unkept;
-use supervisor::{LockHolder, Record, Source, WorkerLock};
+use graph::spec::{Listen, Unkept, is_loopback, parse_address};
+use supervisor::{LockHolder, Options, Record, Source, WorkerLock};
 
 use super::confirm;
 use crate::complete;
@@ -54,8 +56,8 @@ impl StopArgs {
         let stopped = daemon.ask(&routes::STOP, &KeptName { name })?;
         form.print(&stopped, || {
             let name = &stopped.name;
-            let Next { again, lost } = Next::of(name, record.ok().as_ref());
-            let told = match (again.starts_with("cairn import"), is_open) {
+            let Next { is_labelled, again, lost } = Next::of(name, record.ok().as_ref());
+            let told = match (is_labelled, is_open) {
                 (false, false) => format!("stopped, and its disks are free. Next: {again}"),
                 (false, true) => {
                     format!("removed from the daemon, without a worker. Next: {again}")
@@ -74,6 +76,8 @@ impl StopArgs {
 
 /// The command that brings a stopped graph back.
 struct Next {
+    /// Whether the graph has labelled disks, from which it can be imported.
+    is_labelled: bool,
     again: String,
     /// Line about the settings that this command does not bring back; empty if there are none.
     lost: String,
@@ -82,50 +86,71 @@ struct Next {
 impl Next {
     /// Returns the command for the graph of that name, and of that record if it can be read.
     fn of(name: &str, record: Option<&Record>) -> Self {
-        let bare = Self { again: format!("cairn import {}", word(name)), lost: String::new() };
-        let Some(record) = record else { return bare };
+        let import = format!("cairn import {}", word(name));
+        let Some(record) = record else {
+            return Self { is_labelled: true, again: import, lost: String::new() };
+        };
         let spec = worker::spec_of(&record.source, &record.name);
         let file = match &record.source {
             Source::Spec { file, .. } => word(file),
             Source::Labels { .. } => "SPEC".to_owned(),
         };
         if spec.labelled(REGISTRY).is_empty() {
-            return Self { again: format!("cairn apply {file}"), lost: String::new() };
+            let again = format!("cairn apply {file}");
+            return Self { is_labelled: false, again, lost: String::new() };
         }
-        let mut unkept = spec.unkept(REGISTRY);
-        unkept.listens.extend(record.options.listen.iter().cloned());
-        let arguments = arguments(&unkept, spec.export_names().count());
+        let unkept = spec.unkept(REGISTRY);
+        let mut arguments = settings(&unkept, spec.export_names().count());
+        arguments.extend(options(&record.options, &unkept.listens));
         let lost = match unkept.sections.join(", ") {
             none if none.is_empty() => none,
             some => format!(
                 "  labels do not hold {some} of its spec; cairn apply {file} sets them again\n"
             ),
         };
-        Self { again: [vec![bare.again], arguments].concat().join(" "), lost }
+        let again = [vec![import], arguments].concat().join(" ");
+        Self { is_labelled: true, again, lost }
     }
 }
 
-/// Returns the arguments of `import` that give the settings back which labels do not contain. The graph has `exports`
-/// exports.
-fn arguments(unkept: &Unkept, exports: usize) -> Vec<String> {
+/// Returns the arguments of `import` with which a graph is served as before. `listens` are the addresses of its spec.
+fn options(options: &Options, listens: &[Listen]) -> Vec<String> {
+    let given: Vec<_> =
+        options.listen.iter().flat_map(|address| parse_address(address, true)).collect();
+    let listens = if given.is_empty() { listens } else { &given };
+    // No argument gives the certificates that an address with TLS needs.
+    let plain: Vec<_> = listens.iter().filter(|listen| !listen.tls).collect();
+    let beyond_loopback =
+        |listen: &&Listen| matches!(&listen.address, Address::Tcp(host, _) if !is_loopback(host));
+    let is_open = plain.iter().any(beyond_loopback);
+    let flags = [
+        (options.read_only, "--read-only"),
+        (options.degraded, "--degraded"),
+        (is_open, "--insecure"),
+    ];
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned());
+    let listens = plain.iter().map(|listen| format!("--listen {}", word(&listen.to_string())));
+    flags.chain(listens).collect()
+}
+
+/// Returns the arguments of `import` that give the settings of devices and exports back which labels do not contain.
+/// The graph has `exports` exports. A key that is asked for, or that came through a descriptor, has no argument that
+/// works again.
+fn settings(unkept: &Unkept, exports: usize) -> Vec<String> {
     let attached = |(name, value): &&(String, String)| name.ends_with(".attach") && value == "true";
     let are_all_attached = exports > 0 && unkept.options.iter().filter(attached).count() == exports;
     let mut arguments: Vec<_> =
         are_all_attached.then(|| "--attach".to_owned()).into_iter().collect();
-    let mut add =
-        |option: &str, value: String| arguments.push(format!("{option} {}", word(&value)));
-    for (name, place) in &unkept.disks {
-        add("--disk", format!("{name}={place}"));
-    }
-    for (name, source) in unkept.keys.iter().filter(|(_, source)| source != "ask") {
-        add("--key", format!("{name}={source}"));
-    }
-    for (name, value) in
-        unkept.options.iter().filter(|option| !(are_all_attached && attached(option)))
-    {
-        add("--set", format!("{name}={value}"));
-    }
-    unkept.listens.iter().for_each(|listen| add("--listen", listen.clone()));
+    let mut add = |option: &str, (name, value): &(String, String)| {
+        arguments.push(format!("{option} {}", word(&format!("{name}={value}"))));
+    };
+    unkept.disks.iter().for_each(|disk| add("--disk", disk));
+    let lasts = |(_, source): &&(String, String)| {
+        !matches!(source.parse(), Ok(KeySource::Ask | KeySource::Fd(_)))
+    };
+    unkept.keys.iter().filter(lasts).for_each(|key| add("--key", key));
+    let others = unkept.options.iter().filter(|option| !(are_all_attached && attached(option)));
+    others.for_each(|option| add("--set", option));
     arguments
 }
 

@@ -3,8 +3,9 @@
 use kind::{Registry, Scope};
 
 use super::draft::{ATTACH, CLIENTS};
-use super::parse::{Entry, Section, Spec};
-use super::tree::{Field, Item, Raw};
+use super::listen::Listen;
+use super::parse::{Entry, Spec};
+use super::tree::{Item, Raw};
 
 /// The settings of a spec that labels do not contain, because they are those of one machine. Paths of labelled disks
 /// are not among them: a scan finds these disks.
@@ -17,7 +18,7 @@ pub struct Unkept {
     /// Options of devices and exports with their values: `trace.file` and `home.trace`.
     pub options: Vec<(String, String)>,
     /// Addresses at which clients connect.
-    pub listens: Vec<String>,
+    pub listens: Vec<Listen>,
     /// Settings for which no command has an argument, as the spec calls them: `tls of [nbd]`.
     pub sections: Vec<&'static str>,
 }
@@ -25,13 +26,14 @@ pub struct Unkept {
 impl Spec {
     /// Returns the settings of the spec that labels do not contain.
     pub fn unkept(&self, registry: Registry) -> Unkept {
+        let keys = self.keys(registry).into_iter();
         let mut unkept = Unkept {
-            keys: pairs(self.keys(registry)),
-            listens: self.nbd.listens.iter().map(ToString::to_string).collect(),
+            keys: keys.map(|(name, key)| (name.to_owned(), key.to_owned())).collect(),
+            listens: self.nbd.listens.clone(),
             ..Unkept::default()
         };
         for entry in &self.entries {
-            unkept.disks.extend(raw_disk(entry));
+            unkept.disks.extend(raw_disk(entry, registry));
             let options = entry.of_machine(registry);
             let local = options.filter(|option| option.scope == Scope::Local);
             local.for_each(|option| unkept.add_option(entry, option.name));
@@ -69,17 +71,8 @@ fn word(item: &Item) -> String {
 }
 
 /// Returns the name and the place of a disk without a label; `None` for a disk in memory, which has no place.
-fn raw_disk(entry: &Entry) -> Option<(String, String)> {
-    if entry.section != Section::Disk {
-        return None;
-    }
-    let is_place = |field: &&Field| ["file", "path", "nbd"].contains(&&*field.key.text);
-    let place = entry.fields.iter().find(is_place)?;
-    let is_labelled =
-        entry.field("label").is_some_and(|item| matches!(item.raw, Raw::Switch(true)));
-    (!is_labelled).then(|| (entry.name.text.clone(), word(&place.item)))
-}
-
-fn pairs(all: Vec<(&str, &str)>) -> Vec<(String, String)> {
-    all.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+fn raw_disk(disk: &Entry, registry: Registry) -> Option<(String, String)> {
+    let is_labelled = disk.field("label").is_some_and(|item| matches!(item.raw, Raw::Switch(true)));
+    let place = disk.kind(registry)?.place().filter(|_| !is_labelled)?;
+    Some((disk.name.text.clone(), disk.text(place.name)?.to_owned()))
 }

@@ -21,7 +21,8 @@ const fn refusal(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
 ///
 /// A request that passes has a known command that the export supports, and only flags that this command permits. If
 /// the request has a range, the range is not empty, lies inside the export, and is aligned to the minimum block size.
-/// A read or write has at most [`MAX_PAYLOAD_BYTES`], also if the export has announced less. A disconnect always passes, because it has no reply.
+/// A read or write has at most [`MAX_PAYLOAD_BYTES`], also if the export has announced less. A disconnect always passes,
+/// because it has no reply.
 pub fn check(request: &RequestHeader, session: &Session) -> Result<(), Refusal> {
     if request.command == Command::Disconnect {
         return Ok(());

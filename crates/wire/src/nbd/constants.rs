@@ -44,6 +44,10 @@ pub const MAX_STRING_BYTES: usize = 4096;
 /// attack. Some clients send more, against the announced maximum.
 pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 
+/// Largest payload of one NBD read or write in bytes that a client may send to a server without announced block sizes
+/// (section "Block size constraints").
+pub const UNANNOUNCED_PAYLOAD_BYTES: u32 = 32 << 20;
+
 /// Number of zero bytes at the end of the reply to `NBD_OPT_EXPORT_NAME`, unless client and server agreed to leave
 /// them out.
 pub(crate) const EXPORT_NAME_ZEROES: usize = 124;

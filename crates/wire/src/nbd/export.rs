@@ -1,6 +1,6 @@
 //! Facts about an export, and the session that a handshake creates.
 
-use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags};
+use super::constants::{MAX_PAYLOAD_BYTES, TransmissionFlags, UNANNOUNCED_PAYLOAD_BYTES};
 
 /// The block sizes of an NBD export (section "Block size constraints").
 ///
@@ -48,10 +48,11 @@ impl BlockSizes {
     }
 }
 
-/// The block sizes without an agreement: any alignment, 4 KiB preferred, 32 MiB at most.
+/// The block sizes of a server that announces none: any alignment, 4 KiB preferred, at most
+/// [`UNANNOUNCED_PAYLOAD_BYTES`].
 impl Default for BlockSizes {
     fn default() -> Self {
-        Self { min: 1, preferred: 4096, max: MAX_PAYLOAD_BYTES }
+        Self { min: 1, preferred: 4096, max: UNANNOUNCED_PAYLOAD_BYTES }
     }
 }
 

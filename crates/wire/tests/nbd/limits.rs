@@ -219,6 +219,11 @@ fn block_sizes_must_be_powers_of_two_within_limits() {
 }
 
 #[test]
+fn server_without_announced_block_sizes_gets_requests_of_32_mib_at_most() {
+    assert_eq!(BlockSizes::default().max_payload(), 32 << 20);
+}
+
+#[test]
 fn nbd_uri_limits_length_of_text_and_export_name() {
     let parse = |len: usize| format!("nbd://{}", "h".repeat(len - 6)).parse::<NbdUri>();
     assert!(parse(MAX_URI_BYTES).is_ok());
