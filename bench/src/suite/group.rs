@@ -298,7 +298,8 @@ fn kinds_on_memory() -> Vec<Row> {
 fn unaligned() -> Vec<Row> {
     let row = |id, title, pattern| {
         let load = Load { shift: 512, ..verified(load(pattern, 1, 32, 4096)) };
-        let row = Row::new(id, title, load, Target::TimesBest(1.0));
+        // Cairn encrypts as well, and has no other device with such blocks in memory.
+        let row = Row::new(id, title, load, Target::Shown);
         Row { ours: "crypt", peers: &["blocksize"], ..row }
     };
     vec![

@@ -257,11 +257,14 @@ impl Pieces {
     async fn read_ends(&self, wide: ByteRange, piece: ByteRange, new: &Buf) -> Result<()> {
         let block = self.block();
         let (has_head, has_tail) = (wide.start() < piece.start(), piece.end() < wide.end());
-        let is_one = wide.len() == block;
-        let head = has_head.then_some(wide.start());
-        let tail = (has_tail && !(is_one && has_head)).then_some(wide.end() - block);
-        for start in [head, tail].into_iter().flatten() {
-            let range = ByteRange::new(start, block).expect("a block has a byte");
+        let head = ByteRange::between(wide.start(), wide.start() + block).filter(|_| has_head);
+        let tail = ByteRange::between(wide.end() - block, wide.end()).filter(|_| has_tail);
+        let reads = match (head, tail) {
+            // The ends are one block, or two adjacent blocks: one read.
+            (Some(_), Some(_)) if wide.len() <= 2 * block => [Some(wide), None],
+            ends => ends.into(),
+        };
+        for range in reads.into_iter().flatten() {
             let old = self.read_wide(range, Copies::NONE).await?;
             new.slice(within(wide, range)).write().copy_from_slice(&old.read());
         }
