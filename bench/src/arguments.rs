@@ -29,10 +29,10 @@ impl Arguments {
     /// Writes the table of results into the document `--readme`, between two marks, if that argument is given.
     ///
     /// # Errors
-    /// As [`crate::quote::between`].
+    /// As [`crate::quote::put`].
     pub fn quote(&self, marks: (&str, &str), table: &str) -> Result<(), String> {
         let Some(readme) = &self.readme else { return Ok(()) };
-        crate::quote::between(readme, marks, table)
+        crate::quote::put(readme, marks, table)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Writes tables of results into documents, between two lines that mark the place.
-#![allow(clippy::disallowed_methods, reason = "it writes a document, not a disk")]
+//! Tables of results in documents, between two lines that mark the place.
+#![allow(clippy::disallowed_methods, reason = "it reads and writes a document, not a disk")]
 
 use std::path::Path;
 
@@ -7,12 +7,36 @@ use std::path::Path;
 ///
 /// # Errors
 /// A mark is missing, or the document cannot be read or written.
-pub fn between(document: &Path, marks: (&str, &str), table: &str) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", document.display());
-    let text = std::fs::read_to_string(document).map_err(failed)?;
+pub fn put(document: &Path, marks: (&str, &str), table: &str) -> Result<(), String> {
+    let text = read(document)?;
+    let [head, _, tail] = parts(&text, marks).map_err(|error| of(document, &error))?;
     let (begin, end) = marks;
-    let missing = |mark| format!("{}: there is no {mark}", document.display());
+    std::fs::write(document, format!("{head}{begin}\n{table}{end}{tail}"))
+        .map_err(|error| of(document, &error))
+}
+
+/// Returns the text between the two marks of a document.
+///
+/// # Errors
+/// A mark is missing, or the document cannot be read.
+pub fn between(document: &Path, marks: (&str, &str)) -> Result<String, String> {
+    let text = read(document)?;
+    let [_, table, _] = parts(&text, marks).map_err(|error| of(document, &error))?;
+    Ok(table.trim_start().to_owned())
+}
+
+/// Returns the text before, between and after the two marks.
+fn parts<'a>(text: &'a str, (begin, end): (&str, &str)) -> Result<[&'a str; 3], String> {
+    let missing = |mark| format!("there is no {mark}");
     let (head, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
-    let (_, tail) = rest.split_once(end).ok_or_else(|| missing(end))?;
-    std::fs::write(document, format!("{head}{begin}\n{table}{end}{tail}")).map_err(failed)
+    let (table, tail) = rest.split_once(end).ok_or_else(|| missing(end))?;
+    Ok([head, table, tail])
+}
+
+fn read(document: &Path) -> Result<String, String> {
+    std::fs::read_to_string(document).map_err(|error| of(document, &error))
+}
+
+fn of(document: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", document.display())
 }

@@ -121,3 +121,16 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     eprintln!("\n{table}");
     arguments.quote((BEGIN, END), &table)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_in_bench_page_is_that_of_saved_rounds() {
+        let file = |path| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        let table = report::table(&saved(&file("docs/bench/jobs.json")).unwrap());
+        let quoted = bench::quote::between(&file("docs/bench/README.md"), (BEGIN, END)).unwrap();
+        assert!(table == quoted, "Next: make bench\n{table}");
+    }
+}

@@ -109,3 +109,16 @@ fn hops() -> Result<serde_json::Value, String> {
     }
     serde_json::from_slice(&output.stdout).map_err(|error| format!("hops: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_in_readme_is_that_of_saved_rounds() {
+        let file = |path| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        let table = report::table(&saved(&file("docs/bench/results.json")).unwrap());
+        let quoted = bench::quote::between(&file("README.md"), (BEGIN, END)).unwrap();
+        assert!(table == quoted, "Next: make bench\n{table}");
+    }
+}
