@@ -34,6 +34,10 @@ pub(crate) struct Disk {
     foreign: bool,
     punch: Cell<bool>,
     zero_range: Cell<bool>,
+    /// Bytes that the last search for extents has found to be data, up to the end of the file or a hole. On tmpfs a
+    /// search reads the state of each page up to the next hole, and a copy asks before each of its steps. A hole that
+    /// another program makes in it is reported as data, which is permitted.
+    data: Cell<Option<ByteRange>>,
     fault: RefCell<Option<Error>>,
 }
 
@@ -68,6 +72,7 @@ pub(crate) fn open(side: Rc<Reactor>, open: &Open) -> Result<OpenDisk> {
         foreign,
         punch: Cell::new(punch),
         zero_range: Cell::new(zero_range),
+        data: Cell::new(None),
         fault: RefCell::new(None),
     };
     let is_file = !open.device;
@@ -141,6 +146,9 @@ impl Storage for OpenDisk {
             DiskIo::Zero { range, unmap } => DiskIo::Zero { range: disk.inside(range), unmap },
             other => other,
         };
+        if let DiskIo::Discard { range } | DiskIo::Zero { range, .. } = io {
+            disk.is_no_longer_data(range);
+        }
         let (op, buf) = match io {
             DiskIo::Read { offset, into } => (Op::Read { offset }, Some(into)),
             DiskIo::Write { offset, data, fua } => (Op::Write { offset, fua }, Some(data)),
@@ -174,7 +182,7 @@ impl Storage for OpenDisk {
             return Err(self.disk.outside("extents", range));
         }
         let inside = self.disk.inside(range);
-        let found = extents(seeker.as_raw_fd(), inside, max).map(|mut found| {
+        let found = self.disk.extents(seeker.as_raw_fd(), inside, max).map(|mut found| {
             let len: u64 = found.iter().map(|extent| extent.len).sum();
             if let Some(last) = found.last_mut().filter(|_| len == inside.len()) {
                 // The other bytes of the last block are like the end of the file.
@@ -186,24 +194,6 @@ impl Storage for OpenDisk {
     }
 }
 
-fn extents(fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Extent>> {
-    let (mut at, end) = (range.start(), range.end());
-    let mut found = Vec::new();
-    while at < end && found.len() < max {
-        let data = sys::seek(fd, at, libc::SEEK_DATA)?.unwrap_or(end).min(end);
-        let (state, to) = if data > at {
-            (State::Hole, data)
-        } else {
-            (State::Data, sys::seek(fd, at, libc::SEEK_HOLE)?.unwrap_or(end).min(end))
-        };
-        // The file changed between the two calls: the remaining range is reported as data.
-        let (state, to) = if to > at { (state, to) } else { (State::Data, end) };
-        found.push(Extent { len: to - at, state });
-        at = to;
-    }
-    Ok(found)
-}
-
 /// Returns a buffer of zeros for writes to `range`.
 fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
     let buf = pool.take(range.len().min(ZERO_WRITE_BYTES) as usize)?;
@@ -212,6 +202,40 @@ fn zeros(pool: &BufPool, range: ByteRange) -> Result<Buf> {
 }
 
 impl Disk {
+    fn extents(&self, fd: RawFd, range: ByteRange, max: usize) -> std::io::Result<Vec<Extent>> {
+        let (mut at, end) = (range.start(), range.end());
+        let mut found = Vec::new();
+        while at < end && found.len() < max {
+            let (state, to) =
+                match self.data.get().filter(|data| data.start() <= at && at < data.end()) {
+                    Some(data) => (State::Data, data.end()),
+                    None => self.search(fd, at, end)?,
+                };
+            let to = to.min(end);
+            found.push(Extent { len: to - at, state });
+            at = to;
+        }
+        Ok(found)
+    }
+
+    /// Searches for the end of the hole or of the data at `at`, which may be behind `end`.
+    fn search(&self, fd: RawFd, at: u64, end: u64) -> std::io::Result<(State, u64)> {
+        let data = sys::seek(fd, at, libc::SEEK_DATA)?.unwrap_or(end);
+        if data > at {
+            return Ok((State::Hole, data));
+        }
+        let hole = sys::seek(fd, at, libc::SEEK_HOLE)?.unwrap_or(end);
+        self.data.set(ByteRange::between(at, hole));
+        // The file changed between the two calls: the remaining range is reported as data.
+        Ok((State::Data, if hole > at { hole } else { end }))
+    }
+
+    /// Forgets that `range` holds data. Writes need no such step: they leave data where data were.
+    fn is_no_longer_data(&self, range: ByteRange) {
+        let known = self.data.get().filter(|data| !data.overlaps(range));
+        self.data.set(known);
+    }
+
     fn zero_op(&self, range: ByteRange, unmap: bool) -> Option<Op> {
         // Space that must stay allocated is never punched, whatever that costs.
         let mode = match (self.punch.get() && unmap, self.zero_range.get()) {
