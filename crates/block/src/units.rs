@@ -27,8 +27,9 @@ const DIGITS_MAX: usize = 18;
 /// A description of the fault, in words that are printed after the value: `GB is ambiguous here; write GiB (2^30)`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
-    let bytes = if unit.is_empty() { 1 } else { size_unit(unit)? };
     let needed = "a size is needed, such as 4096, \"64KiB\" or \"10GiB\"";
+    // Text without a number has no unit either.
+    let bytes = if unit.is_empty() || number.is_empty() { 1 } else { size_unit(unit)? };
     scale(number, bytes).map_err(|problem| match problem {
         Problem::NotANumber => needed.to_owned(),
         Problem::Negative => "a size is 0 or more".to_owned(),
@@ -65,6 +66,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         (Some((_, nanoseconds)), _) => *nanoseconds,
         (None, "m") => return Err("the unit m is ambiguous; write min or ms".into()),
         (None, "") => return Err(needed.into()),
+        (None, _) if number.is_empty() => return Err(needed.into()),
         (None, _) => {
             return Err(format!("unknown unit {unit:?} of a time; write us, ms, s, min, h or d"));
         }

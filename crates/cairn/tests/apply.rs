@@ -40,6 +40,17 @@ fn in_sync(dir: &Dir) {
     until("all members are in sync", || dir.cairn(&["status"]).code == 0);
 }
 
+/// `show` writes the addresses of the server, which the spec leaves out.
+#[test]
+fn shown_spec_is_no_change() {
+    let (dir, serve) = served();
+    dir.write("shown.toml", &dir.text(&["show"]));
+    let applied: Applied = dir.json(0, &["apply", "shown.toml", "--dry-run"]);
+    assert!(applied.changes.is_empty(), "{applied:?}");
+    dir.text(&["apply", "shown.toml"]);
+    assert_eq!(serve.stop().code, 0);
+}
+
 #[test]
 fn clients_keep_working_during_every_live_change() {
     let (dir, serve) = served();

@@ -119,7 +119,7 @@ fn status_by_name_reports_kept_graph_without_worker() {
 }
 
 #[test]
-fn device_remove_asks_and_resync_wait_joins_running_resync() {
+fn device_remove_asks_and_wait_joins_running_resync_and_scrub() {
     let dir = Dir::new();
     dir.write("home.toml", &mirror("home", "").replace("16MiB", "256MiB"));
     let serve = dir.serve(&["home.toml"]);
@@ -136,6 +136,9 @@ fn device_remove_asks_and_resync_wait_joins_running_resync() {
     assert!(dir.text(&["device", "remove", "home/c", "--dry-run"]).contains("would"));
     dir.text(&["device", "remove", "home/c", "--yes"]);
     assert!(!dir.text(&["graph"]).contains("c "));
+    dir.text(&["device", "scrub", "pair"]);
+    let ran = dir.cairn(&["device", "scrub", "pair", "--wait"]);
+    assert!(ran.code == 0 && ran.out.contains("copies alike"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
 }
 

@@ -27,6 +27,11 @@ fn device_commands_fail_and_resync_mirror_member() {
     assert!(ran.code == 2 && ran.err.contains("--yes"), "{ran:?}");
     let out = dir.text(&["device", "fail", "home/b", "--dry-run"]);
     assert_eq!(out, "pair/b  in sync; would fail the member\n");
+    assert_eq!(dir.text(&["device", "fail", "b", "--dry-run"]), out);
+    let ran = dir.cairn(&["device", "fail", "z", "--yes"]);
+    assert!(ran.code == 4 && ran.err.contains("no member z; members: pair/a, pair/b"), "{ran:?}");
+    let ran = dir.cairn(&["device", "insert", "c", "c.img"]);
+    assert!(ran.code == 2 && ran.err.contains("as in pair/c"), "{ran:?}");
     assert_eq!(dir.cairn(&["status"]).code, 0);
 
     assert_eq!(dir.text(&["device", "fail", "home/b", "--yes"]), "pair/b  failed\n");

@@ -202,7 +202,9 @@ impl Serving {
     /// the start.
     fn reachable_as_before(&self, planned: &Planned) -> Result<()> {
         let now = self.live.now();
-        let same = now.planned.listens == planned.listens
+        // `show` writes the addresses at which the server listens, also if the spec left them out.
+        let listens_here = planned.listens == *self.listens.borrow();
+        let same = (now.planned.listens == planned.listens || listens_here)
             && now.planned.tls == planned.tls
             && now.planned.max_connections == planned.max_connections;
         if same {

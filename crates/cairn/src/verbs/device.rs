@@ -91,7 +91,7 @@ struct DiskArgs {
 
 #[derive(Args)]
 struct Target {
-    /// The member, after its device or its graph
+    /// The member, after its device or its graph, or alone if only one member has this name
     #[arg(value_name = "DEVICE/MEMBER|GRAPH/MEMBER", add = complete::member())]
     member: Name,
     /// Show the steps without doing anything
@@ -139,7 +139,7 @@ fn members(client: &Client) -> Vec<Path> {
     paths.collect()
 }
 
-/// The name of a member, after that of its device or graph: `pair/b`.
+/// The name of a member, after that of its device or graph: `pair/b`. `of` is empty for the name of a member alone.
 #[derive(Clone)]
 struct Name {
     of: String,
@@ -157,11 +157,10 @@ impl FromStr for Name {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.rsplit_once('/') {
-            Some((of, member)) if !of.is_empty() && !member.is_empty() => {
-                Ok(Self { of: of.to_owned(), member: member.to_owned() })
-            }
-            _ => Err("a device and its member are needed, as in pair/b".to_owned()),
+        match text.rsplit_once('/').unwrap_or(("", text)) {
+            ("", _) if text.contains('/') => Err("a member is needed, as in pair/b".to_owned()),
+            (_, "") => Err("a member is needed, as in pair/b".to_owned()),
+            (of, member) => Ok(Self { of: of.to_owned(), member: member.to_owned() }),
         }
     }
 }
@@ -238,16 +237,27 @@ impl Target {
     /// Returns a client of the graph with the member, and the name of the member in the graph.
     fn resolve(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
-        let word = format!("{of}/{member}");
+        let word = if of.is_empty() { member.clone() } else { format!("{of}/{member}") };
         let (client, name) = self.at.owner("a member", &word, names::resolve, members)?;
         // If only one graph runs, it gets an unknown name as it is.
-        Ok((client, name.parse().unwrap_or_else(|_| self.member.clone())))
+        let name = name.parse().ok().filter(|name: &Name| !name.of.is_empty());
+        let name = name.unwrap_or_else(|| self.member.clone());
+        if name.of.is_empty() {
+            let paths: Vec<_> = members(&client).iter().map(|path| path.join("/")).collect();
+            let names = paths.iter().map(String::as_str);
+            let known = names::listed(names, "the graph has none", "members:");
+            fail!(NotFound, "no member {member}; {known}");
+        }
+        Ok((client, name))
     }
 
     /// Returns a client of the graph with the device that gets a new member, and the name of the new member in the
     /// graph.
     fn resolve_new(&self) -> Result<(Client, Name)> {
         let Name { of, member } = &self.member;
+        if of.is_empty() {
+            fail!(Usage, "the device of the new member {member} is needed, as in pair/{member}");
+        }
         let with_members = |client: &Client| devices(client, |device| !device.members.is_empty());
         let sort = "a device with members";
         let (client, of) = self.at.owner(sort, of, names::resolve_or_only, with_members)?;

@@ -47,7 +47,12 @@ impl ScrubArgs {
         let sort = "a device with copies";
         let (client, of) = at.owner(sort, &of, names::resolve_or_only, with_copies)?;
         let request = ScrubRequest { of, stop, repair, trust, dry_run };
-        let mut device = client.ask(&routes::SCRUB, &request)?;
+        // A scrub that runs already is watched like one that this command begins.
+        let joins = wait && !repair && !dry_run;
+        let mut device = match running(&client, &request.of).filter(|_| joins) {
+            Some(device) => device,
+            None => client.ask(&routes::SCRUB, &request)?,
+        };
         let watches = !stop && !dry_run && (wait || std::io::stderr().is_terminal());
         if !watches {
             let scrub = device.scrub.as_ref();
@@ -74,6 +79,12 @@ impl ScrubArgs {
         })?;
         Ok(if scrub.differing_blocks == 0 { Exit::Ok } else { Exit::Degraded })
     }
+}
+
+/// Returns the status of the device called `name`, if it is being scrubbed.
+fn running(client: &Client, name: &str) -> Option<DeviceStatus> {
+    let device = find(client, |device| device.name == name).ok()?;
+    device.scrub.as_ref()?.progress.is_some().then_some(device)
 }
 
 /// Shows the progress of the scrub of a device until the scrub has ended. The server carries out the scrub, so it
