@@ -367,6 +367,26 @@ fn apply_turns_disk_in_use_into_mirror_with_new_disk() {
     }
 }
 
+/// A disk that grows by less than a block of data, or not at all, stays open as it is.
+#[test]
+fn resize_of_disk_without_more_data_changes_nothing() {
+    let (dir, serve) = served();
+    let disk = std::fs::OpenOptions::new().write(true).open(dir.path("a.img")).unwrap();
+    for more in [0, 512] {
+        disk.set_len((64 << 20) + more).unwrap();
+        for _ in 0..2 {
+            let applied: Applied = dir.json(0, &["device", "resize", "a"]);
+            assert!(applied.changes.is_empty(), "{applied:?}");
+        }
+        assert!(dir.text(&["graph"]).contains("62 MiB"));
+    }
+    assert_eq!(dir.cairn(&["status"]).code, 0);
+    let (write, read) = ("write -P 9 0 4M", "read -P 9 0 4M");
+    let ran = tool(&dir, "qemu-io", &["-f", "raw", serve.uri(), "-c", write, "-c", read]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+}
+
 #[test]
 fn resize_refuses_disk_beneath_migration() {
     let dir = Dir::new();

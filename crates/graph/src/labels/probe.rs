@@ -350,15 +350,21 @@ impl Probe {
             said_of_size(look, has)?;
         }
         let others = changed(&before, &look.disk);
-        let grows = self.opening.grow.contains_key(name);
-        let open = match grows || !others.is_empty() {
-            true => self
-                .open_anew(&look.disk, &open, &others)
-                .await
-                .map_err(|error| error.within(name))?,
-            false => open,
-        };
         let label = store.label().clone();
+        let may_have_grown = self.opening.grow.contains_key(name);
+        let anew = match may_have_grown || !others.is_empty() {
+            true => {
+                let opened = self.open_anew(&look.disk, &open, &others).await;
+                Some(opened.map_err(|error| error.within(name))?)
+            }
+            false => None,
+        };
+        // The graph keeps the node of a disk that neither changes nor has more bytes of data.
+        let differs = |anew: &OpenDisk| {
+            let size = self.engine.info(anew.node.id).size;
+            !others.is_empty() || meta::data_bytes(size) != Ok(label.data_bytes)
+        };
+        let open = anew.filter(differs).unwrap_or(open);
         (look.open, look.store) = (Some(open), Some(store));
         // The store knows the number of the copies.
         Ok(DiskContent::Label(Box::new(label), 0))
