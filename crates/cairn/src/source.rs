@@ -112,6 +112,8 @@ fn next(path: &Path) -> String {
     let shown = path.display();
     if is_spec(path) {
         format!("create that spec; cairn validate {shown} checks a spec")
+    } else if path.to_string_lossy().starts_with("nbd") && path.to_string_lossy().contains("://") {
+        format!("write a spec with the disk d = {{ nbd = \"{shown}\" }}")
     } else {
         format!("cairn create {shown} 10GiB")
     }

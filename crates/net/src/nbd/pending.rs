@@ -2,7 +2,7 @@
 //! sends nor receives bytes.
 
 use block::{Buf, Error, Extent, Result, State, Waiter, error, push_extent};
-use wire::nbd::{AllocationFlags, Body, Command, Extents, ReplyMessage, ReplyStyle};
+use wire::nbd::{AllocationFlags, Body, Command, Errno, Extents, ReplyMessage, ReplyStyle};
 
 use super::covered::Covered;
 
@@ -108,6 +108,10 @@ impl Pending {
                     let what = Rest::Nothing(*more as usize);
                     return Ok(Some(Follows { cookie, what, last: message.done }));
                 }
+            }
+            // The server does not carry out this request and those behind it. They are for the next connection.
+            Body::Error { errno: Errno::ESHUTDOWN, .. } => {
+                return Err(error!(Io, "the server is shutting down"));
             }
             Body::Error { errno, message, .. } => {
                 let words = if message.is_empty() { "the server gave no reason" } else { message };

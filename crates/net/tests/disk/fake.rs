@@ -47,6 +47,8 @@ pub enum Act {
     Die,
     /// The server replies correctly after [`SLOW`].
     Slow,
+    /// The server replies that it is shutting down, without carrying out the request.
+    ShutDown,
     /// The server reports success without carrying out the request.
     Pretend,
     /// The server replies to a read with a structured reply of these pieces.
@@ -223,6 +225,7 @@ impl Peer {
                         seen.carry_out(&asked, &payload);
                         return Ok(());
                     }
+                    Act::ShutDown => (108, Vec::new()),
                     Act::Pretend => (0, Vec::new()),
                     Act::Pieces(pieces) => {
                         drop(seen);

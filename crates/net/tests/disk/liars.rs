@@ -60,6 +60,11 @@ fn disk_fails_when_server_always_disconnects() {
     is_given_up(Act::Lose);
 }
 
+#[test]
+fn disk_fails_when_server_is_always_shutting_down() {
+    is_given_up(Act::ShutDown);
+}
+
 const fn data(offset: u64, len: u32) -> Piece {
     Piece { offset, len, hole: false }
 }

@@ -72,7 +72,7 @@ fn disk_offers_no_discard_when_server_lacks_write_zeroes() {
 
 #[test]
 fn disk_replays_writes_in_flight_after_lost_connection() {
-    for act in [Act::Lose, Act::ServeAndLose, Act::Die] {
+    for act in [Act::Lose, Act::ServeAndLose, Act::Die, Act::ShutDown] {
         for command in [WRITE, WRITE_ZEROES, FLUSH] {
             let done = AtomicBool::new(false);
             let fake = Fake::new(good, move |asked| {
