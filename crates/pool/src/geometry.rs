@@ -34,7 +34,7 @@ pub struct Geometry {
     pub far: u64,
     /// Bytes of an extent, a power of two.
     pub extent_bytes: u64,
-    /// Number of extents, the one that overlaps the far area included.
+    /// Number of extents, including an extent that overlaps the far area.
     pub extents: u64,
 }
 
