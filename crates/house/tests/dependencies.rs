@@ -6,6 +6,7 @@ use house::manifests;
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("block", &[]),
     ("meta", &["block"]),
+    ("pool", &["block", "meta"]),
     ("wire", &["block"]),
     ("house", &[]),
     ("engine", &["block"]),

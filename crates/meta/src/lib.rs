@@ -8,6 +8,7 @@
 //! | `place.rs` | positions of the copies of a label on a disk, and the choice of the newest label |
 //! | `signature.rs` | signatures of other formats on a disk |
 //! | `store.rs` | reading and updating the label of one disk |
+//! | `ring/` | rings of records for logs and journals |
 //! | `vault/` | persistent objects that are too large for a label |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | inspection of every copy of a disk's label |
@@ -21,6 +22,7 @@ mod inspect;
 mod io;
 mod label;
 mod place;
+pub mod ring;
 mod signature;
 mod store;
 mod uuid;

@@ -1,9 +1,10 @@
-//! Runs the fuzz targets of labels and vaults over seeded inputs: damaged valid inputs, and random bytes.
+//! Runs the fuzz targets of labels, vaults and rings over seeded inputs: damaged valid inputs, and random bytes.
 
 mod bodies;
 
 use std::collections::BTreeMap;
 
+use meta::ring::{self, Head, Item, MustKnow, Owner, Ring};
 use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
 use meta::vault::geometry::Geometry;
 use meta::vault::record::{Change, RECORD_HEADER_BYTES, Verb};
@@ -91,4 +92,25 @@ fn vault_page_decoder_survives_fuzzed_pages() {
         runs: vec![Run { first: 3, pages: 1 }],
     };
     testkit::smoke(&[Slot::Entry(entry).encode().to_vec(), vec![1; 4096]], bodies::page);
+}
+
+#[test]
+fn ring_record_decoder_survives_fuzzed_records() {
+    let of = Ring::new(Uuid([7; 16]), 65536, Owner::PoolLog).unwrap();
+    let mut items = Vec::new();
+    for must_know in [MustKnow::No, MustKnow::ToOpen] {
+        Item { kind: 3, must_know, content: &[5; 24] }.encode(&mut items);
+    }
+    let at = ring::Position { offset: 0, number: 1, previous: 0, opening: 1 };
+    let mut one = Vec::new();
+    let head = Head { items: 2, ..Head::empty(at, 1, 0) }.encode(&of, &items, &mut one);
+    let length = head.length as usize;
+    let mut two = one.clone();
+    Head { items: 2, ..Head::empty(head.next(), 1, 1) }.encode(&of, &items, &mut two);
+    let mut counted = 0;
+    testkit::smoke(&[one[..length].to_vec(), two], |input| {
+        counted += u64::from(Head::decode(&of, input).is_ok());
+        bodies::ring(input);
+    });
+    assert!(counted > testkit::INPUTS / 20, "{counted} of {} were records", testkit::INPUTS);
 }

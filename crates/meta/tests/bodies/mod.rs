@@ -1,6 +1,7 @@
-//! Bodies of the fuzz targets of labels and vaults. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies
+//! Bodies of the fuzz targets of labels, vaults and rings. `fuzz/` includes this file, and `fuzz_smoke.rs` runs the bodies
 //! over a few thousand inputs in each `cargo test`.
 
+use meta::ring::{self, Head, Owner, Position, RECORD_MAGIC, Ring, Root, Survey};
 use meta::vault::entry::{ENTRY_BYTES, Slot};
 use meta::vault::page::{PAGE_BYTES, Page, Pointer};
 use meta::vault::record::{self, RECORD_HEADER_BYTES};
@@ -88,4 +89,49 @@ pub fn page(data: &[u8]) {
         assert_eq!(Pointer::decode(&Pointer::encode(Some(pointer))), Some(pointer));
         assert!(Page::verify(data, 3, &pointer).is_err(), "no fuzzer finds a checksum");
     }
+}
+
+/// Decodes fuzzed bytes as a record of a ring, unchanged and with a correct magic, ring, length and checksum. Then recovers
+/// a ring with these bytes in front.
+pub fn ring(data: &[u8]) {
+    let ring = Ring::new(Uuid([7; 16]), ring::RING_BYTES_MIN, Owner::PoolLog).expect("a length");
+    let check = |data: &[u8]| {
+        let Ok((head, items)) = Head::decode(&ring, data) else { return };
+        let mut again = Vec::new();
+        assert_eq!(head.encode(&ring, items, &mut again), head);
+        assert_eq!(Head::decode(&ring, &again), Ok((head, items)));
+        if let Ok(read) = ring::items(items, head.items) {
+            let mut again = Vec::new();
+            read.iter().for_each(|item| item.encode(&mut again));
+            assert_eq!(again, items);
+        }
+    };
+    check(data);
+    let mut sealed = data.to_vec();
+    if sealed.len() >= ring::RECORD_HEADER_BYTES {
+        sealed[..8].copy_from_slice(&RECORD_MAGIC);
+        sealed[16..32].copy_from_slice(&ring.uuid().0);
+        let length = sealed.len() as u32;
+        sealed[80..84].copy_from_slice(&length.to_le_bytes());
+        sealed[92..94].copy_from_slice(&(Owner::PoolLog as u16).to_le_bytes());
+        let sum = ring::record_checksum(&sealed);
+        sealed[8..16].copy_from_slice(&sum.to_le_bytes());
+        check(&sealed);
+    }
+    recover(&ring, &sealed);
+}
+
+fn recover(ring: &Ring, front: &[u8]) {
+    let mut image = front.to_vec();
+    image.resize(ring.bytes() as usize, 0);
+    let tail = Position { offset: 0, number: 1, previous: 0, opening: 1 };
+    let mut survey = Survey::new(*ring, Root { tail, flushed: 0 });
+    while let Some((place, len)) = survey.wanted() {
+        let place = place as usize;
+        survey.feed(&image[place..place + len as usize], |_, _| {});
+    }
+    let verdict = survey.judge();
+    let next = verdict.records.last().map_or(tail, Head::next);
+    assert_eq!(verdict.end, next);
+    assert!(verdict.highest + 1 >= verdict.end.number);
 }

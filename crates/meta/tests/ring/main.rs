@@ -1,0 +1,6 @@
+//! Tests of rings of records: their codec, and recovery after crashes and damage.
+
+mod codec;
+mod crashes;
+mod recovery;
+mod scene;

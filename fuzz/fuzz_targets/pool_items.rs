@@ -1,0 +1,7 @@
+//! Items of a record in the log of a pool. The body is shared with the tests of the crate.
+#![no_main]
+
+#[path = "../../crates/pool/tests/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::items(data));

@@ -1,0 +1,7 @@
+//! The name of an export of a pool. The body is shared with the tests of the crate.
+#![no_main]
+
+#[path = "../../crates/pool/tests/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::name(data));

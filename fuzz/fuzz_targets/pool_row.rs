@@ -1,0 +1,7 @@
+//! A row of a table of a pool, or the state of a pool in a label. The body is shared with the tests of the crate.
+#![no_main]
+
+#[path = "../../crates/pool/tests/bodies/mod.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::row(data));
