@@ -46,4 +46,5 @@ pub use types::{
     DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine, EventsAfter, ExportView,
     ForgottenDisk, GraphView, History, Job, JobRequest, Means, MemberRequest, NodeView, PastSpec,
     Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, TopRow, UndoRequest,
+    VolumeName, VolumePage, VolumeView, VolumesAfter,
 };

@@ -11,7 +11,8 @@ use crate::{
     Applied, ApplyRequest, AttachRequest, Attached, Byte, Checked, CommandRequest, DaemonView,
     DetachRequest, DeviceStatus, DiskRequest, EventLine, EventsAfter, GraphView, History, Job,
     JobRequest, KeptGraph, KeptName, LocateStep, MemberRequest, ResizeRequest, ScrubRequest,
-    SpecText, Status, Top, UndoRequest, UpRequest,
+    SpecText, Status, Top, UndoRequest, UpRequest, VolumeName, VolumePage, VolumeView,
+    VolumesAfter,
 };
 
 /// A route with requests of type `Q` and replies of type `A`.
@@ -51,6 +52,10 @@ pub const SPEC: Route<Nothing, SpecText> = get("/v1/spec");
 pub const STATUS: Route<Nothing, Status> = get("/v1/status");
 /// Returns the request counts of the graph's devices since the server was started.
 pub const TOP: Route<Nothing, Top> = get("/v1/top");
+/// Returns the volumes of the graph's devices after a name, in the order of their names. Opens and creates nothing.
+pub const VOLUMES: Route<VolumesAfter, VolumePage> = get("/v1/volumes");
+/// Returns a volume by its name. Opens and creates nothing. Fails if there is no such volume.
+pub const VOLUME: Route<VolumeName, VolumeView> = get("/v1/volume");
 /// Returns the places of a byte of an export, down to the disks. Fails if the graph has no such export, or the export
 /// has no such byte.
 pub const LOCATE: Route<Byte, LocateStep> = get("/v1/locate");

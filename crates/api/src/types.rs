@@ -84,6 +84,50 @@ pub struct ExportView {
     pub attached: Option<String>,
 }
 
+/// A request for the volumes after a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumesAfter {
+    /// Full name of the last volume that the client has; empty for the first volumes.
+    #[serde(default)]
+    pub after: String,
+    /// Most volumes of the reply.
+    pub most: usize,
+}
+
+/// A request for a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeName {
+    /// Full name of the volume: `DEVICE/VOLUME`.
+    pub name: String,
+}
+
+/// Volumes in the order of their names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumePage {
+    /// The volumes.
+    pub volumes: Vec<VolumeView>,
+    /// Whether further volumes may follow.
+    pub has_more: bool,
+}
+
+/// A volume of a device, which clients open by name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// Full name of the volume: `DEVICE/VOLUME`.
+    pub name: String,
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// Whether the volume refuses writes.
+    pub read_only: bool,
+    /// Whether a client has the volume open.
+    pub is_open: bool,
+    /// URIs at which NBD clients can connect to the volume.
+    pub uris: Vec<String>,
+    /// Path of the volume's block device on this machine, if the volume is attached.
+    #[serde(default)]
+    pub attached: Option<String>,
+}
+
 /// A complete spec, in which each option has its value or its default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpecText {

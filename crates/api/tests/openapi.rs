@@ -248,6 +248,15 @@ fn examples() -> Vec<(&'static str, Value)> {
         uris: names(),
         attached: None,
     };
+    let volume = VolumeView {
+        name: text(),
+        size_bytes: 1,
+        read_only: true,
+        is_open: true,
+        uris: names(),
+        attached: Some(text()),
+    };
+    let volumes = VolumePage { volumes: vec![volume.clone()], has_more: true };
     let (nodes, exports) = (vec![node.clone()], vec![export.clone()]);
     let graph = GraphView { name: text(), pid: Some(1), nodes, exports };
     let map = || BTreeMap::from([(text(), 1)]);
@@ -317,6 +326,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Status", &status),
         of("NodeView", &node),
         of("ExportView", &export),
+        of("VolumeView", &volume),
+        of("VolumePage", &volumes),
         of("GraphView", &graph),
         of("Counts", &counts),
         of("TopRow", &row),

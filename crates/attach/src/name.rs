@@ -59,6 +59,15 @@ impl fmt::Display for Name {
 }
 
 impl Name {
+    /// Returns the name under which an export is attached by default: that of the export. In the name of a volume, such
+    /// as `vms/web@monday`, a dash stands for each character that a name cannot have.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is longer than [`NAME_MAX_BYTES`].
+    pub fn of_export(export: &str) -> Result<Self> {
+        export.replace(['/', '@', '+'], "-").parse()
+    }
+
     /// Returns the path of the link to the block device: `/dev/cairn/NAME`.
     pub fn link(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.0)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::control::{Command, Reply, Resolved, VerbInfo};
 use crate::env::LocalFuture;
-use crate::{ByteRange, Info, Report, Request, Result};
+use crate::{ByteRange, Info, Report, Request, Result, VolumesVisitor};
 
 /// One address space of bytes that answers requests.
 ///
@@ -58,6 +58,13 @@ pub trait Device: 'static {
     /// `Invalid` for invalid arguments, and other errors of the device.
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         Box::pin(std::future::ready(Err(command.unknown_to("the device"))))
+    }
+
+    /// Passes the volumes that the device holds to `visitor`, and returns its result; `None` if the device holds no
+    /// volumes. A device that implements [`crate::Volumes`] itself returns `Some(visitor.visit(self))`.
+    fn volumes<V: VolumesVisitor>(self: Rc<Self>, visitor: V) -> Option<V::Output> {
+        let _ = visitor;
+        None
     }
 
     /// Returns the state and the counters of the device, without waiting; also during a live change.

@@ -35,6 +35,7 @@ mod tasks;
 mod test_world;
 mod throttle;
 pub mod units;
+mod volumes;
 mod window;
 
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero};
@@ -69,5 +70,9 @@ pub use table::{
 pub use tasks::TaskGroup;
 pub use throttle::{
     BUSY_SHARE, ClientGuard, LEAST_BYTES_PER_S, STEP_BYTES_MAX, STEP_BYTES_MIN, Step, Throttle,
+};
+pub use volumes::{
+    OpenMode, OpenedVolume, VOLUME_NAME_MAX_BYTES, VolumeEntry, VolumeFacts, VolumeId, Volumes,
+    VolumesVisitor,
 };
 pub use window::Window;

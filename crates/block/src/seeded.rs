@@ -173,6 +173,14 @@ bugs! {
     BarredStays = "95",
     /// 97 the label with the most updates counts, even with a lower epoch
     EpochIgnored = "97",
+    /// 110 the server creates a volume for a client that asks for its properties
+    InfoCreates = "110",
+    /// 111 two clients that open one name at the same time get two volumes
+    OpensUnordered = "111",
+    /// 112 a live change leaves open volumes at the device that it replaces
+    VolumesNotMoved = "112",
+    /// 113 a connection that is handed over goes on with another volume of the same name
+    VolumeByName = "113",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

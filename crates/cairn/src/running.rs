@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::{Client, KeptGraph, Problem, routes};
+use api::{Client, KeptGraph, Problem, VolumeName, routes};
 use clap::Args;
 
 use crate::complete;
@@ -122,9 +122,20 @@ impl At {
     /// # Errors
     /// As [`At::owner`].
     pub fn owner_of_export(&self, word: &str) -> Result<(Client, String)> {
+        // A volume is named by the last two names of the word: DEVICE/VOLUME.
+        let names: Vec<_> = word.rsplitn(3, '/').take(2).map(str::to_owned).collect();
         let exports = |client: &Client| {
             let graph = client.get(&routes::GRAPH).ok().into_iter();
-            graph.flat_map(|graph| graph.exports).map(|export| vec![export.name]).collect()
+            let exports = graph.flat_map(|graph| graph.exports).map(|export| vec![export.name]);
+            let volume = match &names[..] {
+                [volume, device] => Some(vec![device.clone(), volume.clone()]),
+                _ => None,
+            };
+            let is_there = |path: &Vec<String>| {
+                let name = VolumeName { name: path.join("/") };
+                client.ask(&routes::VOLUME, &name).is_ok()
+            };
+            exports.chain(volume.filter(is_there)).collect()
         };
         self.owner("an export", word, names::resolve, exports)
     }

@@ -57,8 +57,8 @@ fn lowers<'a>(planned: &'a Planned, node: &'a PlannedNode) -> impl Iterator<Item
     node.lowers.iter().map(|lower| planned.nodes[*lower].name.as_str())
 }
 
-/// Returns the nodes at which requests are counted: those that exports offer, and the lowers of nodes other than
-/// tables. A table with only tables above it is fused with them, and has no counts of its own.
+/// Returns the nodes at which requests are counted: those that exports offer or that hold volumes, and the lowers of
+/// nodes other than tables. A table with only tables above it is fused with them, and has no counts of its own.
 pub fn entered(planned: &Planned) -> BTreeSet<usize> {
     let is_table = |index: usize| planned.nodes[index].table.is_some();
     let exported = planned.exports.iter().map(|export| export.node);
@@ -66,7 +66,9 @@ pub fn entered(planned: &Planned) -> BTreeSet<usize> {
         let lowers = node.lowers.iter().copied();
         lowers.filter(move |lower| node.table.is_none() || !is_table(*lower))
     });
-    exported.chain(below).collect()
+    let holders = planned.nodes.iter().enumerate();
+    let holders = holders.filter(|(_, node)| node.kind.capabilities.holds_volumes);
+    exported.chain(below).chain(holders.map(|(index, _)| index)).collect()
 }
 
 /// Returns the names of the tables that are fused with the table of node `index`, from the top down, without that of

@@ -41,7 +41,8 @@ impl Engine {
 pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<Reply>> {
     Box::pin(async move {
         let Some(whole) = ByteRange::new(0, node.info.size) else {
-            return Err(command.unknown_to(&node.name));
+            // A device that holds volumes may have no bytes of its own.
+            return at_empty(node, command).await;
         };
         let range = command.range.unwrap_or(whole);
         let top = NodeRange { node, above: range, below: range };
@@ -53,6 +54,23 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
             Reach::Bound { .. } => in_order(&command, top.find(&command).await?).await,
         }
     })
+}
+
+/// Carries out a command at a device without bytes, which has only commands of reach [`Reach::Here`].
+async fn at_empty(node: Rc<Node>, command: Command) -> Result<Reply> {
+    match &node.power {
+        Power::Device { device, .. }
+            if matches!(command.verb().reach, Reach::Here)
+                && device.verbs().iter().any(|verb| verb.name == command.verb().name) =>
+        {
+            if node.closed.get() {
+                Err(node.refusal())
+            } else {
+                device.clone().control(command).await
+            }
+        }
+        _ => Err(command.unknown_to(&node.name)),
+    }
 }
 
 /// A node that is or may lead to a place of a command, and the part of the command's range that the node has.

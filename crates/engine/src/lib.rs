@@ -16,6 +16,7 @@ mod reserve;
 mod share;
 mod slot;
 mod split;
+mod volumes;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -46,6 +47,7 @@ pub use reserve::Reserve;
 pub use share::Share;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
+pub use volumes::{AnyVolumes, Holder, OpenVolume, Opened, PausedVolumes, VolumeSet};
 
 /// Most nodes of one engine: devices, tables and hooks.
 pub const NODES_MAX: usize = 65_536;

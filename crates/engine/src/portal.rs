@@ -53,7 +53,7 @@ impl Portal {
     }
 
     /// Closes the portal: it refuses every further request with `error`. Requests that have begun continue.
-    fn close(&self, error: Error) {
+    pub(super) fn close(&self, error: Error) {
         let (info, error) = (self.info(), error.at(self.name()));
         let reserve = Reserve::of_device(Needs::LEAF, info.block_size, &[]);
         let closed = |info: Info| {
@@ -65,6 +65,11 @@ impl Portal {
         };
         let pieces = closed(pieces::info(&info));
         *self.0.to.borrow_mut() = Target { id: None, node: closed(info), pieces };
+    }
+
+    /// Leads the portal to another node. Requests that have begun continue at their node.
+    pub(super) fn lead(&self, engine: &Engine, node: NodeId) {
+        *self.0.to.borrow_mut() = engine.target(node);
     }
 
     /// Returns the share of the requests through this portal.
@@ -133,7 +138,7 @@ impl Portals {
         gone.for_each(|(_, portal)| portal.close(Error::new(ErrorKind::Io, GONE)));
         for (name, node) in targets {
             match portals.get(name) {
-                Some(portal) => *portal.0.to.borrow_mut() = engine.target(*node),
+                Some(portal) => portal.lead(engine, *node),
                 None => drop(portals.insert(name.clone(), engine.portal(name, *node))),
             }
         }

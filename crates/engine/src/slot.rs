@@ -24,6 +24,8 @@ use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Handover, Info, Report, Request, Result};
 
+use super::volumes::{AnyVolumes, Erase};
+
 /// The future with which [`AnyDevice::resolve`] returns its result.
 pub type Resolving<'d> = Pin<Box<dyn Future<Output = Result<Resolved>> + 'd>>;
 
@@ -44,6 +46,8 @@ pub trait AnyDevice: sealed::Sealed {
     /// # Errors
     /// As [`Device::control`].
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>>;
+    /// Returns the volumes that the device holds; `None` if it holds none: see [`Device::volumes`].
+    fn volumes(self: Rc<Self>) -> Option<Rc<dyn AnyVolumes>>;
     /// Returns the health and the counters of the device: see [`Device::report`].
     fn report(&self) -> Report;
     /// Returns the ports of the lowers that each have all bytes of the device: see [`Device::holders`].
@@ -156,6 +160,10 @@ impl<D: Device> AnyDevice for D {
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         Device::control(self, command)
+    }
+
+    fn volumes(self: Rc<Self>) -> Option<Rc<dyn AnyVolumes>> {
+        Device::volumes(self, Erase)
     }
 
     fn report(&self) -> Report {

@@ -7,4 +7,4 @@ pub mod nbd;
 mod pieces;
 mod tokens;
 
-pub use catalog::{Catalog, ExportList, Listed};
+pub use catalog::{Catalog, ExportList, GraphCatalog, Listed, Looked};

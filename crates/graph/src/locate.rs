@@ -7,7 +7,9 @@ use std::pin::Pin;
 use block::answers::LocateStep;
 use block::{ByteRange, Result, bail};
 
-use crate::running::{Export, Graph};
+use engine::AnyDevice;
+
+use crate::running::{Export, Graph, Member, resolved};
 
 /// Maximum number of places at which [`Graph::locate`] finds one byte, counted over all devices below the export.
 const PLACES_MAX: usize = 4096;
@@ -24,6 +26,33 @@ impl Graph {
             bail!(OutOfRange, "export {name} has {size} bytes; byte {offset} is past the end");
         }
         self.locate_in(export.member, offset, "".into(), &mut 0).await
+    }
+
+    /// Returns the place of the byte at `offset` of the volume `name`, whose device is `volume`, and the places of that
+    /// byte in the lowers of the device that holds the volume.
+    pub(crate) async fn locate_volume(
+        &self,
+        name: &str,
+        holder: &Member,
+        volume: &dyn AnyDevice,
+        offset: u64,
+    ) -> Result<LocateStep> {
+        let byte = ByteRange::new(offset, 1).expect("one byte inside a volume");
+        let (mut below, mut places) = (Vec::new(), 1);
+        for place in resolved(volume, byte, PLACES_MAX).await? {
+            let (lower, at) = (holder.lowers[place.lower], place.range.start());
+            below.push(self.locate_in(lower, at, place.how, &mut places).await?);
+        }
+        Ok(LocateStep {
+            name: name.to_owned(),
+            kind: holder.kind.name.to_owned(),
+            offset_bytes: offset,
+            label_bytes: 0,
+            path: None,
+            path_offset_bytes: None,
+            how: String::new(),
+            below,
+        })
     }
 
     /// Returns the place of the byte at `offset` of a member, and the places of that byte below. `how` describes the

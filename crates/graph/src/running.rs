@@ -11,7 +11,7 @@ use block::{
     Below, ByteRange, Emulate, Env, Error, ErrorKind, Handover, Hooks, Info, Needs, NoStateStore,
     Port, Report, Result, ScopeGuard, StateStore, Table, bail,
 };
-use engine::{AnyDevice, Engine, NodeId, Targets};
+use engine::{AnyDevice, AnyVolumes, Engine, Holder, NodeId, Targets};
 use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
 
 use crate::fusion::Fusion;
@@ -438,6 +438,23 @@ impl Graph {
         })
     }
 
+    /// Returns the devices that hold volumes, by name.
+    pub fn holders_of_volumes(&self) -> impl Iterator<Item = (String, Holder)> {
+        self.nodes.iter().filter_map(move |member| {
+            let volumes = self.volumes(member)?;
+            let lowers = member.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
+            Some((member.name.clone(), Holder { node: member.node, volumes, lowers }))
+        })
+    }
+
+    /// Returns the volumes that a device holds, if it holds any.
+    pub fn volumes(&self, member: &Member) -> Option<Rc<dyn AnyVolumes>> {
+        match &member.body {
+            Body::Device(device) => device.clone().volumes(),
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => None,
+        }
+    }
+
     /// Returns the member called `name`.
     pub fn member(&self, name: &str) -> Option<&Member> {
         self.nodes.iter().find(|member| member.name == name)
@@ -546,7 +563,11 @@ impl Graph {
 
 /// Returns the byte ranges of the lowers that hold a range of `device`. Stops after `most + 1` of them. A device that
 /// cannot resolve its bytes counts as a disk.
-async fn resolved(device: &dyn AnyDevice, range: ByteRange, most: usize) -> Result<Vec<Below>> {
+pub(crate) async fn resolved(
+    device: &dyn AnyDevice,
+    range: ByteRange,
+    most: usize,
+) -> Result<Vec<Below>> {
     let (mut places, mut rest) = (Vec::new(), Some(range));
     while let Some(range) = rest.filter(|_| places.len() <= most) {
         let Resolved::Places { all, upto, .. } = device.resolve(range).await? else { break };

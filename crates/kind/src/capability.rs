@@ -13,12 +13,21 @@ pub struct Capabilities {
     pub moves: Option<Moving>,
     /// Whether a device of the kind keeps objects on the disks beneath it, besides its state in the labels.
     pub keeps_objects: bool,
+    /// Whether a device of the kind holds volumes ([`block::Device::volumes`]). Such a device may have no bytes of its
+    /// own. Clients open its volumes by name, so it needs no export.
+    pub holds_volumes: bool,
 }
 
 impl Capabilities {
-    /// The facts of a kind that can lack no lower, names no members, moves no bytes, and keeps no objects.
-    pub const NONE: Self =
-        Self { can_lack: |_| 0, names_members: false, moves: None, keeps_objects: false };
+    /// The facts of a kind that can lack no lower, names no members, moves no bytes, keeps no objects, and holds no
+    /// volumes.
+    pub const NONE: Self = Self {
+        can_lack: |_| 0,
+        names_members: false,
+        moves: None,
+        keeps_objects: false,
+        holds_volumes: false,
+    };
 }
 
 /// The options of a kind of device that moves bytes from one lower to another.

@@ -13,7 +13,7 @@ pub use report::{
     Cause, Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub,
     SpaceUse,
 };
-pub use shared::{Nothing, copies, job, member, state};
+pub use shared::{Nothing, copies, job, member, state, volume};
 pub use verb::{
     Codec, Command, Message, Part, Reach, Reply, Resolved, Verb, VerbInfo, find_verb, only_one,
 };

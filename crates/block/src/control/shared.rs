@@ -170,3 +170,66 @@ pub mod state {
         type Answer = Checked;
     }
 }
+
+/// Verbs of commands to devices that hold volumes ([`crate::Volumes`]).
+pub mod volume {
+    use super::*;
+
+    /// The verb that creates a volume.
+    pub struct Create;
+
+    /// Arguments of [`Create`] and [`Resize`]: a volume and its size.
+    #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    pub struct Size {
+        /// Name of the volume in its device.
+        pub name: String,
+        /// Size of the volume in bytes.
+        pub size_bytes: u64,
+    }
+
+    impl Verb for Create {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "volume.create",
+            "create a volume, also under the name of a removed one",
+            "volumes",
+            Reach::Here,
+        );
+        type Args = Size;
+        type Answer = Nothing;
+    }
+
+    /// The verb that removes a volume. A volume that a client has open is not removed.
+    pub struct Remove;
+
+    /// Arguments of [`Remove`]: the volume.
+    #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    pub struct Name {
+        /// Name of the volume in its device.
+        pub name: String,
+    }
+
+    impl Verb for Remove {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "volume.remove",
+            "remove a volume that no client has open",
+            "volumes",
+            Reach::Here,
+        );
+        type Args = Name;
+        type Answer = Nothing;
+    }
+
+    /// The verb that changes the size of a volume. A volume that a client has open keeps its size.
+    pub struct Resize;
+
+    impl Verb for Resize {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "volume.resize",
+            "change the size of a volume that no client has open",
+            "volumes",
+            Reach::Here,
+        );
+        type Args = Size;
+        type Answer = Nothing;
+    }
+}

@@ -8,13 +8,14 @@ use api::{Attached, GraphView, Means, Problem};
 use attach::{Claim, Found, Name, Release};
 use block::Env;
 use block::Notify;
+use block::OpenMode;
 use block::units::format_duration;
-use export::ExportList;
 use export::nbd::Export;
+use export::{Catalog, GraphCatalog};
 
 use super::behind::{Behind, choose, step};
 use super::helper::Step;
-use super::kept::Kept;
+use super::kept::{EXPORT_MAX_BYTES, Kept};
 use super::notes;
 use crate::exit::{Exit, Failure, Result};
 use crate::names;
@@ -34,7 +35,7 @@ const GROW: Duration = Duration::from_secs(10);
 /// The exports that this process has attached as block devices of this machine.
 pub struct Attachments {
     env: Env,
-    exports: Rc<ExportList>,
+    catalog: GraphCatalog,
     all: RefCell<Vec<Rc<One>>>,
     /// Names of the exports that are being attached now.
     busy: RefCell<Vec<String>>,
@@ -60,10 +61,10 @@ struct One {
 
 impl Attachments {
     /// Creates a set without attached devices.
-    pub fn new(env: &Env, exports: &Rc<ExportList>) -> Self {
+    pub fn new(env: &Env, catalog: &GraphCatalog) -> Self {
         Self {
             env: env.clone(),
-            exports: exports.clone(),
+            catalog: catalog.clone(),
             all: RefCell::default(),
             busy: RefCell::default(),
             ending: Cell::new(false),
@@ -123,7 +124,7 @@ impl Attachments {
         let mut notes = Vec::new();
         for one in all {
             notes.extend(one.hold_or_not());
-            let export = self.exports.get(&one.view.export);
+            let export = self.catalog.get(&one.view.export);
             let Some(size) = export.map(|export| export.info().data_bytes()) else { continue };
             if one.size.replace(size) == size {
                 continue;
@@ -150,15 +151,18 @@ impl Attachments {
     ) -> Result<Attached> {
         must_be_root(None)?;
         let by = choose(by)?;
-        let export = self.find(export)?;
-        let name: Name = name.unwrap_or(export.name()).parse()?;
-        self.busy.borrow_mut().push(export.name().to_owned());
-        let _busy = Busy { all: self, export: export.name().to_owned() };
+        let name = name.map_or_else(|| Name::of_export(export), str::parse)?;
+        self.must_be_free(export)?;
+        self.busy.borrow_mut().push(export.to_owned());
+        let _busy = Busy { all: self, export: export.to_owned() };
+        if dry_run {
+            self.must_exist(export).await?;
+            let _claim = Claim::take(&name)?;
+            return Ok(unattached(&name, export));
+        }
+        let export = self.find(export, OpenMode::OrCreate).await?;
         let claim = Claim::take(&name)?;
         let view = unattached(&name, export.name());
-        if dry_run {
-            return Ok(view);
-        }
         step(&name, Step::Prepare).await?;
         match self.connect(by, &export, &name, view).await {
             Ok((behind, view)) => {
@@ -203,7 +207,7 @@ impl Attachments {
     }
 
     async fn resume_one(&self, kept: &Kept) -> Result<Attached> {
-        match self.take_up(kept) {
+        match self.take_up(kept).await {
             Ok((view, is_smaller)) => {
                 if is_smaller {
                     self.grow(kept).await;
@@ -230,8 +234,9 @@ impl Attachments {
 
     /// Takes over a mount from the supervisor. Returns the view of its device, and whether the device is smaller than
     /// its export.
-    fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
-        let export = self.find(&kept.export)?;
+    async fn take_up(&self, kept: &Kept) -> Result<(Attached, bool)> {
+        self.must_be_free(&kept.export)?;
+        let export = self.find(&kept.export, OpenMode::Existing).await?;
         let claim = Claim::take(&kept.name)?;
         let (behind, found) = Behind::resume(&self.env, &export, kept)?;
         let Found { connected, is_smaller } = found;
@@ -272,13 +277,26 @@ impl Attachments {
         }
     }
 
-    fn find(&self, name: &str) -> Result<Rc<Export>> {
-        let Some(export) = self.exports.get(name) else {
-            let exports = self.exports.all();
-            let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
-            let why = format!("no export {name:?} here; the exports: {}", names.join(", "));
-            return Err(Failure::new(Exit::NotFound, why));
-        };
+    /// Opens the export or volume called `name`.
+    async fn find(&self, name: &str, mode: OpenMode) -> Result<Rc<Export>> {
+        let found = self.catalog.find(name, mode).await?;
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    /// Fails if there is no export or volume called `name`. Opens and creates nothing.
+    async fn must_exist(&self, name: &str) -> Result<()> {
+        let looked = self.catalog.look(name).await?;
+        looked.map(drop).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Failure {
+        let exports = self.catalog.exports();
+        let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
+        failure!(NotFound, "no export {name:?} here; the exports: {}", names.join(", "))
+    }
+
+    /// Fails if the export called `name` is attached, is being attached, or cannot be attached.
+    fn must_be_free(&self, name: &str) -> Result<()> {
         if self.ending.get() {
             return Err(block::env::stopped().into());
         }
@@ -286,12 +304,19 @@ impl Attachments {
             let why = format!("the export {name} is already being attached");
             return Err(Failure::new(Exit::InUse, why));
         }
+        if !Kept::fits(name) {
+            fail!(
+                Unsupported,
+                "the name {name:?} cannot be attached: such a name has at most {EXPORT_MAX_BYTES} \
+                 bytes of ASCII, without a blank or a colon"
+            );
+        }
         let all = self.all.borrow();
         if let Some(one) = all.iter().find(|one| one.view.export == name) {
             // The page cache of each of two devices would miss the writes of the other.
             fail!(InUse, "the export {name} is already attached as {}", one.view.path);
         }
-        Ok(export)
+        Ok(())
     }
 
     async fn connect(

@@ -9,8 +9,11 @@ use attach::Name;
 /// First part of the name: it marks a descriptor as the mount of an attached device.
 const SORT: &str = "attached";
 
-/// The parts of a name `attached/NAME/EXPORT/BYTES`. NAME and EXPORT have no slash, and no colon: a colon separates
-/// the names of descriptors from each other.
+/// Length in bytes of the longest name of an export that may be attached: the descriptor's name contains it.
+pub const EXPORT_MAX_BYTES: usize = 160;
+
+/// The parts of a name `attached/NAME/EXPORT/BYTES`. NAME has no slash; EXPORT has one if it is a volume
+/// (`DEVICE/VOLUME`). Neither has a colon: a colon separates the names of descriptors from each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// Name of the device in `/dev/cairn`.
@@ -22,7 +25,7 @@ pub struct Kept {
 }
 
 const _: () = assert!(
-    SORT.len() + 3 + 2 * attach::NAME_MAX_BYTES + 10 <= runtime::NAME_MAX_BYTES,
+    SORT.len() + 3 + attach::NAME_MAX_BYTES + EXPORT_MAX_BYTES + 10 <= runtime::NAME_MAX_BYTES,
     "the longest descriptor name of an attached device must fit"
 );
 
@@ -30,6 +33,12 @@ impl Kept {
     /// Whether the descriptor called `text` is the mount of an attached device.
     pub fn is_meant(text: &str) -> bool {
         text.split('/').next() == Some(SORT)
+    }
+
+    /// Whether an export of this name may be attached.
+    pub fn fits(export: &str) -> bool {
+        let is_known = |c: char| c.is_ascii_graphic() && c != ':';
+        export.len() <= EXPORT_MAX_BYTES && export.chars().all(is_known)
     }
 }
 
@@ -44,8 +53,9 @@ impl FromStr for Kept {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let parts: Vec<_> = text.split('/').collect();
-        let [SORT, name, export, max_bytes] = parts[..] else { return Err(()) };
+        let (front, max_bytes) = text.rsplit_once('/').ok_or(())?;
+        let parts: Vec<_> = front.splitn(3, '/').collect();
+        let [SORT, name, export] = parts[..] else { return Err(()) };
         let name = name.parse().map_err(|_| ())?;
         let max_bytes = max_bytes.parse().map_err(|_| ())?;
         Ok(Self { name, export: export.to_owned(), max_bytes })
@@ -59,7 +69,9 @@ mod tests {
     #[test]
     fn mount_descriptor_name_round_trips_through_text() {
         let long = "x".repeat(attach::NAME_MAX_BYTES);
-        for (name, export) in [("home", "vol-1.a_b"), (&*long, &*long)] {
+        let volume = format!("vms/{}@v1+job", "y".repeat(EXPORT_MAX_BYTES - 11));
+        for (name, export) in [("home", "vol-1.a_b"), (&*long, &*long), (&*long, &*volume)] {
+            assert!(Kept::fits(export), "{export}");
             let kept =
                 Kept { name: name.parse().unwrap(), export: export.to_owned(), max_bytes: 1 << 20 };
             let text = kept.to_string();

@@ -12,7 +12,7 @@ use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Verb, find_verb};
 use block::{ErrorKind, MemberState, Report};
-use engine::Engine;
+use engine::{Engine, NodeId};
 use graph::spec::Planned;
 use graph::{Graph, Member};
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
         on(&routes::SPEC, async |serving, _| Ok(view::spec(&serving.planned()))),
         on(&routes::STATUS, async |serving, _| Ok(serving.status())),
         on(&routes::TOP, async |serving, _| Ok(serving.top())),
+        on(&routes::VOLUMES, async |serving, page| serving.volumes(&page).await),
+        on(&routes::VOLUME, async |serving, request| serving.volume(&request.name).await),
         on(&routes::LOCATE, async |serving, byte| serving.locate(&byte).await),
         on(&routes::FAIL, async |serving, request| {
             let device = with_members(&serving.live.now().graph, &request)?.name.clone();
@@ -91,7 +93,7 @@ fn devices(engine: &Engine, graph: &Graph) -> Vec<DeviceStatus> {
     graph.members().iter().map(|member| device(engine, member, graph.report(member))).collect()
 }
 
-/// Returns the worst health of the devices behind exports. The health of a device with members includes that of its
+/// Returns the worst health of the devices behind exports, and of those that hold volumes. The health of a device with members includes that of its
 /// members; any other device is at best as healthy as its lowers.
 fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     let mut health: Vec<Health> = Vec::new();
@@ -101,13 +103,20 @@ fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
         health.push(device.health.max(below.unwrap_or(Health::Ok)));
     }
     let shown = graph.exports().iter().map(|export| health[export.member]);
-    shown.max().unwrap_or(Health::Ok)
+    let members = graph.members().iter().zip(&health);
+    let holders = members.filter(|(member, _)| member.kind.capabilities.holds_volumes);
+    shown.chain(holders.map(|(_, health)| *health)).max().unwrap_or(Health::Ok)
 }
 
 /// Returns the request counts of the node `index`.
 fn counts(engine: &Engine, graph: &Graph, index: usize) -> Counts {
+    counts_of(engine, graph.members()[index].counted())
+}
+
+/// Returns the request counts of a node of the engine.
+pub fn counts_of(engine: &Engine, node: NodeId) -> Counts {
     let all = block::OpKind::ALL;
-    engine.counters(graph.members()[index].counted(), |counters| Counts {
+    engine.counters(node, |counters| Counts {
         ops: all.map(|verb| (verb.name().to_owned(), counters.ops(verb))).into(),
         bytes: all.map(|verb| (verb.name().to_owned(), counters.bytes(verb))).into(),
         errors: counters.errors(),
@@ -216,16 +225,24 @@ impl Serving {
                 counts: is_counted.then(|| counts(&self.engine, &now.graph, index)),
             }
         };
+        let mut rows: Vec<TopRow> =
+            view::entered(&now.planned).into_iter().rev().map(row).collect();
+        rows.extend(self.volume_rows());
         Top {
             graph: now.graph.name().to_owned(),
             clock_us: self.env.now().0.as_micros() as u64,
-            rows: view::entered(&now.planned).into_iter().rev().map(row).collect(),
+            rows,
         }
     }
 
     async fn locate(&self, Byte { export, offset }: &Byte) -> Result<LocateStep> {
         let graph = &self.live.now().graph;
         let Some(found) = graph.export(export) else {
+            if export.contains('/') {
+                let mut place = self.live.locate_volume(export, *offset).await?;
+                on_disks(&mut place, &self.live.now().planned);
+                return Ok(place);
+            }
             let names: Vec<_> = graph.exports().iter().map(|e| e.name.as_str()).collect();
             let (graph, names) = (graph.name(), names.join(", "));
             fail!(NotFound, "{graph} has no export {export:?}; its exports: {names}");

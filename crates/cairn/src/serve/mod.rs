@@ -14,6 +14,7 @@
 //! | `events.rs` | events of devices, and the program that is run for them |
 //! | `jobs.rs` | long-running jobs, and the removal of finished migrations |
 //! | `growth.rs` | growth of the file of a disk |
+//! | `volumes.rs` | the volumes of devices, for the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, messages to the service manager |
 //! | `past.rs` | the check of labels, and the undo of changes |
@@ -33,6 +34,7 @@ mod past;
 pub mod process;
 mod remote;
 mod stop;
+mod volumes;
 pub mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -49,8 +51,8 @@ use block::units::parse_duration;
 use clap::Args;
 use doctor::{Opening, Probe, refuse_labelled};
 use engine::Engine;
-use export::ExportList;
 use export::nbd::{CurrentTls, Export, Limits, Server};
+use export::{ExportList, GraphCatalog};
 use graph::live::RunningGraph;
 use graph::spec::{Known, Listen, Planned, PlannedNode, Spec};
 use runtime::{Config, Core, Signals};
@@ -144,6 +146,8 @@ pub struct Serving {
     live: RunningGraph,
     /// The exports of the graph.
     exports: Rc<ExportList>,
+    /// The exports, and the volumes of devices, by name.
+    catalog: GraphCatalog,
     server: Server,
     attachments: Attachments,
     /// The addresses at which the server listens.
@@ -206,18 +210,20 @@ impl Serving {
             .map_err(apply::failure_of)?;
         let exports = Rc::<ExportList>::default();
         offer(env, engine, &live, &exports);
-        let attachments = Attachments::new(env, &exports);
+        let catalog = GraphCatalog::new(env, engine, &exports, live.volumes(), &planned.name);
+        let attachments = Attachments::new(env, &catalog);
         let mut limits = Limits::default();
         if let Some(most) = planned.max_connections {
             limits.connections = most as usize;
         }
-        let server = Server::new(env, exports.clone(), limits, out::note);
+        let server = Server::new(env, Rc::new(catalog.clone()), limits, out::note);
         Ok(Self {
             env: env.clone(),
             engine: engine.clone(),
             event_log: events::EventLog::default(),
             live,
             exports,
+            catalog,
             server,
             attachments,
             listens: RefCell::default(),

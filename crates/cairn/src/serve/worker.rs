@@ -330,7 +330,7 @@ impl Serving {
         if let Some(path) = self.attachments.mortal() {
             return Err(format!("{path} does not outlive this process. Next: cairn detach {path}"));
         }
-        let exports = self.exports.all();
+        let exports = [self.exports.all(), self.catalog.open_volumes()].concat();
         if let Some(export) = exports.iter().find(|export| !export.info().survives_process) {
             let name = export.name();
             return Err(format!("the bytes of {name} are only in the memory of this process"));

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use block::env::Socket;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Env, Error, Mono, Notify, Op, Request, Result};
+use block::{Buf, ByteRange, Env, Error, Mono, Notify, Op, Request, Result, first};
 use engine::{Share, Sink};
 use wire::nbd::{CommandFlags, Reply, ReplyStyle, RequestHeader, Session};
-use wire::stream::{Batch, Outbox};
+use wire::stream::{Batch, HEADS_BYTES, Outbox};
 
 use super::cancel::CancelToken;
 use super::command::{PREFETCH_BYTES, allocation, errno_of, range_of};
@@ -26,6 +26,9 @@ pub const READ_MIN_BYTES: u64 = 64 << 10;
 
 /// Number of looks at the progress of clients within the time limit for it.
 const LOOKS: u32 = 8;
+
+/// Interval of the looks for idle connections. A connection that was idle at two looks gives its buffers back.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 
 /// Most long requests of one connection that are carried out in pieces at the same time.
 const LONG_MAX: usize = 4;
@@ -48,7 +51,7 @@ pub struct Connection {
     peers: Rc<Peers>,
     pending: RefCell<Tokens<RequestHeader>>,
     outbox: RefCell<Outbox>,
-    /// Results of requests whose replies did not fit into the outbox.
+    /// Results of requests whose replies did not fit into the outbox, or came while it had no buffers.
     overflow: RefCell<VecDeque<Answer>>,
     held_bytes: Cell<usize>,
     in_flight: Cell<u32>,
@@ -59,6 +62,11 @@ pub struct Connection {
     is_sending: Cell<bool>,
     /// Number of bytes of replies that the socket has taken.
     sent_bytes: Cell<u64>,
+    /// Number of replies of the connection so far, and at the last look for idle connections.
+    replies: [Cell<u64>; 2],
+    /// Whether the reader has a large receive buffer, and whether it must give that buffer back now.
+    has_large_inbox: Cell<bool>,
+    must_shrink: Cell<bool>,
     /// Whether every reply has been sent since the last look at the client's progress.
     was_idle: Cell<bool>,
     /// Time since which replies have waited, and number of bytes that the client had received then. They move on
@@ -77,6 +85,8 @@ pub struct Connection {
     /// Whether the server closed the connection because its client read its replies too slowly.
     pub cut: Cell<bool>,
     reader: Notify,
+    /// Wakes the reader when it must give its large receive buffer back.
+    shrink: Notify,
     writer: Notify,
     /// Wakes the tasks that wait for the end of the reader, of the writer, or of all requests in flight.
     waiting: Notify,
@@ -88,6 +98,8 @@ pub struct Peers {
     all: RefCell<Vec<Weak<Connection>>>,
     /// Whether a task looks for clients that read their replies too slowly. It runs only while replies are sent.
     is_watched: Cell<bool>,
+    /// Whether a task looks for idle connections. It runs only while a connection has buffers to give back.
+    is_swept: Cell<bool>,
 }
 
 impl Peers {
@@ -101,12 +113,15 @@ impl Peers {
         self.all.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until no client that has ended its connection has an unbegun request. Requests before such a client's
-    /// `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. So a client that connects after the end of
-    /// another client may assume that no unbegun request of the other client will be carried out.
-    pub async fn close_gone(&self, env: &Env, limit: Duration) {
+    /// Waits until no client that has ended its connection has an unbegun request for bytes of `export`. Requests before
+    /// such a client's `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. So a client that connects after
+    /// the end of another client may assume that no unbegun request of the other client will be carried out.
+    pub async fn close_gone(&self, env: &Env, export: &Export, limit: Duration) {
         let mut gone = self.all();
-        gone.retain(|peer| peer.socket.is_gone() && !seeded::on(Bug::GoneNotClosed));
+        gone.retain(|peer| peer.export.may_share_bytes(export) && peer.socket.is_gone());
+        if seeded::on(Bug::GoneNotClosed) {
+            gone.clear();
+        }
         gone.iter().for_each(|peer| peer.gone.cancel());
         for peer in gone {
             let ended = peer.waiting.until(|| peer.ended.get());
@@ -141,6 +156,15 @@ impl Peers {
         }
         self.is_watched.set(false);
     }
+
+    /// Frees the buffers of idle connections. Ends when no connection has buffers to give back.
+    async fn sweep(self: Rc<Self>, env: Env) {
+        while self.all().iter().any(|peer| peer.has_spare_buffers()) {
+            env.sleep(IDLE_LOOK).await;
+            self.all().iter().filter(|peer| peer.was_idle_twice()).for_each(|peer| peer.unequip());
+        }
+        self.is_swept.set(false);
+    }
 }
 
 /// A request and its result, for which a reply must be sent.
@@ -161,9 +185,9 @@ impl Connection {
         limits: Limits,
         cancel: Rc<CancelToken>,
         peers: Rc<Peers>,
-    ) -> Result<Rc<Self>> {
-        let outbox = RefCell::new(Outbox::new(export.env.pool())?);
-        Ok(Rc::new(Self {
+    ) -> Rc<Self> {
+        let outbox = RefCell::new(Outbox::idle());
+        Rc::new(Self {
             export,
             socket,
             session,
@@ -181,6 +205,9 @@ impl Connection {
             long: Cell::new(0),
             is_sending: Cell::new(false),
             sent_bytes: Cell::new(0),
+            replies: Default::default(),
+            has_large_inbox: Cell::new(false),
+            must_shrink: Cell::new(false),
             was_idle: Cell::new(true),
             waiting_since: Cell::new(None),
             unanswered: RefCell::default(),
@@ -190,9 +217,62 @@ impl Connection {
             written: Cell::new(false),
             cut: Cell::new(false),
             reader: Notify::default(),
+            shrink: Notify::default(),
             writer: Notify::default(),
             waiting: Notify::default(),
-        }))
+        })
+    }
+
+    /// Records whether the reader has a large receive buffer. The buffer is given back when the connection is idle.
+    pub fn set_large_inbox(&self, is_large: bool) {
+        self.must_shrink.set(false);
+        if self.has_large_inbox.replace(is_large) != is_large && is_large {
+            self.begin_sweep();
+        }
+    }
+
+    /// Waits until the reader must give its large receive buffer back.
+    pub async fn must_shrink(&self) {
+        self.shrink.until(|| self.must_shrink.get()).await;
+    }
+
+    fn begin_sweep(&self) {
+        if !self.peers.is_swept.replace(true) {
+            let env = &self.export.env;
+            env.spawn("a sweep of idle connections", self.peers.clone().sweep(env.clone()));
+        }
+    }
+
+    fn has_spare_buffers(&self) -> bool {
+        // The buffers of a socket with state, such as TLS, are not given back: its receive cannot be cancelled.
+        let inbox = self.has_large_inbox.get() && self.socket.may_outlive();
+        !self.ended.get() && (inbox || self.outbox.borrow().is_equipped())
+    }
+
+    /// Looks at the connection. Returns whether no reply was due since the last look, and no request is in flight.
+    fn was_idle_twice(&self) -> bool {
+        let [now, before] = &self.replies;
+        before.replace(now.get()) == now.get() && self.in_flight.get() == 0
+    }
+
+    /// Frees the buffers of a connection that is idle.
+    fn unequip(&self) {
+        self.outbox.borrow_mut().unequip();
+        if self.has_large_inbox.get() && self.socket.may_outlive() {
+            self.must_shrink.set(true);
+            self.shrink.wake();
+        }
+    }
+
+    /// Gives the outbox its buffers, if it has none and the pool has some now.
+    fn equip(&self, outbox: &mut Outbox) {
+        let pool = self.export.env.pool();
+        if !outbox.is_equipped()
+            && let (Ok(heads), Ok(spare)) = (pool.take(HEADS_BYTES), pool.take(HEADS_BYTES))
+        {
+            outbox.equip(heads, spare);
+            self.begin_sweep();
+        }
     }
 
     /// Whether the connection may begin another request of `bytes` bytes now. A connection may not if its client does
@@ -270,6 +350,8 @@ impl Connection {
 
     fn answer(&self, answer: Answer) {
         let mut outbox = self.outbox.borrow_mut();
+        self.replies[0].set(self.replies[0].get() + 1);
+        self.equip(&mut outbox);
         if !self.overflow.borrow().is_empty() || !outbox.fits(answer.len(), 1) {
             self.overflow.borrow_mut().push_back(answer);
         } else {
@@ -384,17 +466,44 @@ impl Connection {
     /// connection sends no more replies.
     pub async fn batch(&self) -> Option<Batch> {
         let is_over = || self.closed.get() || self.ended.get() && self.in_flight.get() == 0;
-        self.writer.until(|| is_over() || !self.outbox.borrow().is_empty()).await;
-        let mut outbox = self.outbox.borrow_mut();
-        if self.closed.get() || outbox.is_empty() {
+        let has_replies = || !self.outbox.borrow().is_empty() || !self.overflow.borrow().is_empty();
+        self.writer.until(|| is_over() || has_replies()).await;
+        if !self.closed.get() && has_replies() && !self.outbox.borrow().is_equipped() {
+            self.wait_for_buffers().await?;
+            self.put_overflow();
+        }
+        if self.closed.get() || self.outbox.borrow().is_empty() {
             return None;
         }
-        let batch = outbox.take();
-        let mut overflow = self.overflow.borrow_mut();
+        let batch = self.outbox.borrow_mut().take();
+        self.put_overflow();
+        Some(batch)
+    }
+
+    /// Waits for buffers for the outbox. Returns `None` if the connection is closed meanwhile, or there will be none.
+    async fn wait_for_buffers(&self) -> Option<()> {
+        let pool = self.export.env.pool();
+        let waiting = async {
+            let heads = pool.wait_for(HEADS_BYTES).await?;
+            Ok::<_, Error>((heads, pool.wait_for(HEADS_BYTES).await?))
+        };
+        match first(waiting, self.writer.until(|| self.closed.get())).await {
+            Ok(Ok((heads, spare))) => self.outbox.borrow_mut().equip(heads, spare),
+            Ok(Err(_)) | Err(()) => {
+                self.close();
+                return None;
+            }
+        }
+        self.begin_sweep();
+        Some(())
+    }
+
+    /// Moves the replies that did not fit into the outbox there, as many as fit now.
+    fn put_overflow(&self) {
+        let (mut outbox, mut overflow) = (self.outbox.borrow_mut(), self.overflow.borrow_mut());
         while let Some(answer) = overflow.pop_front_if(|answer| outbox.fits(answer.len(), 1)) {
             self.put(&mut outbox, answer);
         }
-        Some(batch)
     }
 
     /// Frees the memory of the replies in `batch`, which has been sent.

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use block::Env;
 use block::env::Socket;
+use block::seeded::{self, Bug};
+use block::{Env, OpenMode};
 use wire::nbd::{ExportEntry, ExportFacts, Exports, ServerHandshake, ServerProgress};
 use wire::stream::Inbox;
 
-use super::Export;
 use super::server::Paused;
+use super::{Export, facts};
 use crate::{Catalog, Listed};
 
 /// Number of volumes that one call to a catalogue lists.
@@ -66,6 +67,18 @@ impl Offer<'_> {
         all.extend(page);
         Ok(is_last)
     }
+
+    /// Returns the name of the volume that a client calls `name`: the empty name means the only volume of the
+    /// catalogue, if it has only one.
+    async fn named(&self, name: &str) -> Result<Option<String>, String> {
+        if !name.is_empty() {
+            return Ok(Some(name.to_owned()));
+        }
+        let mut first = Vec::new();
+        self.page(&mut first, 2).await?;
+        let only = <[Listed; 1]>::try_from(first).ok();
+        Ok(only.map(|[only]| only.name))
+    }
 }
 
 impl Exports for Offer<'_> {
@@ -82,17 +95,20 @@ impl Exports for Offer<'_> {
         Ok(open.map(|Listed { name, description, .. }| ExportEntry { name, description }).collect())
     }
 
-    /// Returns the facts about the export called `name`. The empty name means the only export of the catalogue, if it
-    /// has only one.
-    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
-        let mut name = name.to_owned();
-        if name.is_empty() {
-            let mut first = Vec::new();
-            self.page(&mut first, 2).await?;
-            let Ok([only]) = <[Listed; 1]>::try_from(first) else { return Ok(None) };
-            name = only.name;
+    async fn look(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        if seeded::on(Bug::InfoCreates) {
+            return self.open(name).await;
         }
-        let found = self.policy.catalog.find(&name).await.map_err(|error| error.to_string())?;
+        let Some(name) = self.named(name).await? else { return Ok(None) };
+        let looked = self.policy.catalog.look(&name).await.map_err(|error| error.to_string())?;
+        let looked = looked.filter(|looked| looked.listed.is_for(self.names));
+        Ok(looked.as_ref().map(facts))
+    }
+
+    async fn open(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        let Some(name) = self.named(name).await? else { return Ok(None) };
+        let found = self.policy.catalog.find(&name, OpenMode::OrCreate).await;
+        let found = found.map_err(|error| error.to_string())?;
         let found = found.filter(|export| export.is_for(self.names));
         let facts = found.as_ref().map(|export| export.facts());
         *self.found.borrow_mut() = found;
@@ -156,6 +172,7 @@ pub async fn negotiate(
                 handshake.secured();
             }
             ServerProgress::NeedMore => {
+                inbox.renew(env.pool()).await.map_err(|error| error.to_string())?;
                 let outcome = socket.recv(inbox.room()).await;
                 match outcome.result.map_err(|error| error.to_string())? {
                     0 => return Ok(None),

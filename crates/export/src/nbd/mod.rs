@@ -18,12 +18,13 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use block::seeded::{self, Bug};
 use block::{ByteRange, Env, Info, Notify};
-use engine::{Engine, Portal};
-use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags};
+use engine::{Engine, OpenVolume, Portal};
+use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags, handed};
 
-use crate::Listed;
 use crate::pieces::PIECE_BYTES;
+use crate::{Listed, Looked};
 
 pub use server::{CurrentTls, Server};
 
@@ -78,6 +79,8 @@ pub struct Export {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     pub(crate) portal: Portal,
+    /// The volume that the export keeps open, if its device holds volumes.
+    volume: Option<Rc<OpenVolume>>,
     /// Closed connections that may have requests in flight. New requests that overlap these requests wait for them.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
     /// Wakes requests that wait for requests of closed connections.
@@ -100,16 +103,60 @@ impl Export {
         description: &str,
         clients: Option<&[String]>,
     ) -> Rc<Self> {
-        let (name, description) = (portal.name().to_owned(), description.to_owned());
         let clients = clients.map(<[String]>::to_vec);
-        Rc::new(Self {
+        Rc::new(Self::made(env, engine, portal, description, clients))
+    }
+
+    /// Creates the export of an open volume, under the volume's name. Every client may use the export. The volume stays
+    /// open until the export is dropped.
+    pub fn of_volume(
+        env: &Env,
+        engine: &Engine,
+        volume: Rc<OpenVolume>,
+        description: &str,
+    ) -> Rc<Self> {
+        let made = Self::made(env, engine, volume.portal(), description, None);
+        Rc::new(Self { volume: Some(volume), ..made })
+    }
+
+    fn made(
+        env: &Env,
+        engine: &Engine,
+        portal: &Portal,
+        description: &str,
+        clients: Option<Vec<String>>,
+    ) -> Self {
+        let (name, description) = (portal.name().to_owned(), description.to_owned());
+        Self {
             listed: RefCell::new(Listed { name, description, clients }),
             env: env.clone(),
             engine: engine.clone(),
             portal: portal.clone(),
+            volume: None,
             orphans: RefCell::default(),
             fenced: Notify::default(),
-        })
+        }
+    }
+
+    /// Returns the number that identifies the bytes of the export, in a graph whose devices have the number `graph`.
+    pub(crate) fn identity(&self, graph: u64) -> u64 {
+        match &self.volume {
+            Some(volume) if !seeded::on(Bug::VolumeByName) => {
+                handed::identity_of_volume(graph, &volume.id().0)
+            }
+            _ => graph,
+        }
+    }
+
+    /// Whether a byte of this export may be a byte of the export `other`. Two exports may show one device, but an open
+    /// volume has one export. So a new client of one of many volumes does not wait for those of the others.
+    pub(crate) fn may_share_bytes(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || self.volume.is_none() && other.volume.is_none()
+    }
+
+    /// Returns the facts about the export for clients that do not open it.
+    pub(crate) fn looked(&self) -> Looked {
+        Looked { listed: self.listed(), info: self.info() }
     }
 
     /// Returns the name of the export.
@@ -144,32 +191,7 @@ impl Export {
     }
 
     fn facts(&self) -> ExportFacts {
-        let info = self.info();
-        let mut flags = TransmissionFlags::FLUSH
-            | TransmissionFlags::FUA
-            | TransmissionFlags::WRITE_ZEROES
-            | TransmissionFlags::FAST_ZERO
-            | TransmissionFlags::DF
-            | TransmissionFlags::CACHE
-            | TransmissionFlags::MULTI_CONN;
-        if info.read_only {
-            flags |= TransmissionFlags::READ_ONLY;
-        }
-        if info.discard {
-            flags |= TransmissionFlags::TRIM;
-        }
-        let preferred = info.preferred_io.max(info.block_size).max(4096).next_power_of_two();
-        // The engine rewrites the blocks of unaligned requests, so a request may have any offset and length.
-        let blocks = BlockSizes::new(1, preferred, info.max_transfer)
-            .expect("a device's block size is a power of two from 512 to 64 KiB");
-        ExportFacts {
-            name: self.name().to_owned(),
-            description: self.listed.borrow().description.clone(),
-            size_bytes: info.data_bytes(),
-            flags,
-            blocks,
-            contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],
-        }
+        facts(&self.looked())
     }
 
     /// Adds a closed connection to the export. New requests that overlap requests of this connection wait for them.
@@ -195,5 +217,35 @@ impl Export {
         }
         orphans.retain(|orphan| orphan.upgrade().is_some_and(|orphan| orphan.has_requests()));
         orphans.iter().filter_map(Weak::upgrade).any(|orphan| orphan.is_about(range))
+    }
+}
+
+/// Returns the facts about a volume of a catalogue, as the protocol announces them.
+fn facts(looked: &Looked) -> ExportFacts {
+    let Looked { listed, info } = looked;
+    let mut flags = TransmissionFlags::FLUSH
+        | TransmissionFlags::FUA
+        | TransmissionFlags::WRITE_ZEROES
+        | TransmissionFlags::FAST_ZERO
+        | TransmissionFlags::DF
+        | TransmissionFlags::CACHE
+        | TransmissionFlags::MULTI_CONN;
+    if info.read_only {
+        flags |= TransmissionFlags::READ_ONLY;
+    }
+    if info.discard {
+        flags |= TransmissionFlags::TRIM;
+    }
+    let preferred = info.preferred_io.max(info.block_size).max(4096).next_power_of_two();
+    // The engine rewrites the blocks of unaligned requests, so a request may have any offset and length.
+    let blocks = BlockSizes::new(1, preferred, info.max_transfer)
+        .expect("a device's block size is a power of two from 512 to 64 KiB");
+    ExportFacts {
+        name: listed.name.clone(),
+        description: listed.description.clone(),
+        size_bytes: info.data_bytes(),
+        flags,
+        blocks,
+        contexts: vec![wire::nbd::BASE_ALLOCATION.to_owned()],
     }
 }

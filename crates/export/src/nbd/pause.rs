@@ -4,10 +4,12 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use block::OpenMode;
 use block::env::Socket;
 use wire::nbd::handed::{HANDED_MAX, HANDED_MAX_BYTES, Handed, Shown, encoded_bytes};
 use wire::stream::Inbox;
 
+use super::Export;
 use super::server::{Paused, Server};
 
 /// Time in which running handshakes may end after a server was paused.
@@ -69,16 +71,28 @@ impl Server {
     }
 
     /// Removes the paused connections from the server and returns those that fit into the state for the next process,
-    /// with their sockets. The other connections are closed. `identity` identifies the graph.
+    /// with their sockets. The other connections are closed, and the log has their number. `identity` identifies the
+    /// graph.
     pub fn hand_over(&self, identity: u64) -> Vec<(Handed, Rc<dyn Socket>)> {
-        let (mut all, mut room) = (Vec::new(), StateSpace::new());
+        let (mut all, mut room, mut closed) = (Vec::new(), StateSpace::new(), 0_usize);
         for Paused { export, socket, session, unread, .. } in self.0.paused.take() {
             let shown = Shown::of(&export.facts());
+            let identity = export.identity(identity);
             let one = Handed { identity, session, shown, unread };
             match room.takes(encoded_bytes(&one)) {
                 true => all.push((one, socket)),
-                false => socket.shutdown(),
+                false => {
+                    socket.shutdown();
+                    closed += 1;
+                }
             }
+        }
+        if closed > 0 {
+            self.0.log.line(&format!(
+                "{closed} connections are closed at the restart: the next process takes over at most {HANDED_MAX}, \
+                 and {} MiB of their requests. Next: the clients connect again",
+                HANDED_MAX_BYTES >> 20
+            ));
         }
         all
     }
@@ -95,15 +109,17 @@ impl Server {
         identity: u64,
     ) -> Result<(), String> {
         let name = one.session.facts.name.clone();
-        let found = self.0.catalog.find(&name).await;
-        let shows = |facts| Shown::of(&facts) == one.shown && one.identity == identity;
+        let found = self.0.catalog.find(&name, OpenMode::Existing).await;
+        let shows = |export: &Export| {
+            Shown::of(&export.facts()) == one.shown && one.identity == export.identity(identity)
+        };
         let taken = match found {
             Err(error) => Err(error.to_string()),
             Ok(None) => Err(format!("the export {name} no longer exists")),
             Ok(Some(export)) if !export.is_for_all() => {
                 Err(format!("the export {name} is now restricted to certain clients"))
             }
-            Ok(Some(export)) if !shows(export.facts()) => {
+            Ok(Some(export)) if !shows(&export) => {
                 Err(format!("the device, size or flags of the export {name} have changed"))
             }
             Ok(Some(export)) => Ok(export),
@@ -136,7 +152,7 @@ impl Server {
         let server = self.clone();
         self.0.env.spawn("an NBD connection", async move {
             let socket = paused.socket.clone();
-            let inbox = Inbox::new(server.0.env.pool()).await;
+            let inbox = Inbox::small(server.0.env.pool()).await;
             let ended = match inbox {
                 Ok(inbox) => server.transmit(paused, inbox, cancel).await,
                 Err(error) => Err(error.to_string()),

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use block::env::{Outcome, Ticket, stopped};
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Memory, Mono, Op, Result};
+use block::{Buf, ByteRange, Error, ErrorKind, Memory, Mono, Op, Result, first};
 use engine::Share;
 use wire::nbd::{
     Command, CommandFlags, EXTENDED_REQUEST_BYTES, Errno, ReplyStyle, RequestHeader, check,
@@ -194,7 +194,8 @@ impl<'a> Reader<'a> {
                 Some((header, _)) if header.command == Command::Disconnect => return Ok(()),
                 Some((header, used)) => {
                     let payload = header.payload_bytes(style) as usize;
-                    if payload <= STRAIGHT_BYTES && self.inbox.len() < used + payload {
+                    let fits = payload <= STRAIGHT_BYTES && used + payload <= self.inbox.capacity();
+                    if fits && self.inbox.len() < used + payload {
                         self.receive().await?;
                         continue;
                     }
@@ -262,18 +263,44 @@ impl<'a> Reader<'a> {
     /// Receives more bytes into the inbox, and returns their number; 0 at the end of the stream. `begun` is whether a
     /// part of a request has arrived.
     async fn more(&mut self, begun: bool) -> Step<usize> {
-        let ticket = match self.pending_recv.take() {
-            Some(ticket) => ticket,
-            None => self.begin_hearing().await?,
-        };
-        let n = self.received(ticket, begun).await?;
-        self.inbox.arrived(n);
-        Ok(n)
+        loop {
+            let ticket = match self.pending_recv.take() {
+                Some(ticket) => ticket,
+                None => self.begin_hearing().await?,
+            };
+            let heard = match begun || !self.inbox.is_large() {
+                true => Some(self.received(ticket, begun).await?),
+                false => self.received_unless_idle(ticket).await?,
+            };
+            if let Some(n) = heard {
+                self.inbox.arrived(n);
+                return Ok(n);
+            }
+            self.inbox.shrink(self.connection.export.env.pool());
+            self.connection.set_large_inbox(self.inbox.is_large());
+        }
+    }
+
+    /// Waits for a receive between two requests, and returns the number of bytes. Returns `None` if the connection must
+    /// give its large receive buffer back first. Then the receive is cancelled, and nothing has arrived.
+    async fn received_unless_idle(&mut self, mut ticket: Ticket) -> Step<Option<usize>> {
+        let connection = self.connection;
+        let heard = first(&mut ticket, connection.must_shrink());
+        match connection.cancel.unless(heard).await {
+            Some(Ok(outcome)) => Ok(Some(outcome.result.map_err(|error| error.to_string())?)),
+            Some(Err(())) => {
+                connection.socket.call_off();
+                // If the socket is broken, the next receive returns the error.
+                Ok(ticket.await.result.ok())
+            }
+            None => self.called_off(ticket).await.map(Some),
+        }
     }
 
     async fn begin_hearing(&mut self) -> Step<Ticket> {
         let pool = self.connection.export.env.pool();
         self.inbox.renew(pool).await.map_err(|error| error.to_string())?;
+        self.connection.set_large_inbox(self.inbox.is_large());
         let room = self.inbox.room();
         self.recv(room)
     }

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::env::{Listener, Socket};
-use block::{Env, Notify};
+use block::{Env, Notify, OpenMode};
 use wire::nbd::Session;
 use wire::stream::Inbox;
 
@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub(super) env: Env,
     pub(super) catalog: Rc<dyn Catalog>,
     limits: Limits,
-    log: Log,
+    pub(super) log: Log,
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
     /// Tokens of all connections, in their handshake or after it. A cancelled token ends the requests of its
     /// connection.
@@ -255,7 +255,8 @@ impl Server {
         inner.shaking.set(inner.shaking.get() - 1);
         inner.waiting.wake();
         let Some((begin, inbox)) = negotiated? else { return Ok(None) };
-        cancel.unless(inner.peers.close_gone(&inner.env, inner.limits.request)).await;
+        let closing = inner.peers.close_gone(&inner.env, &begin.export, inner.limits.request);
+        cancel.unless(closing).await;
         self.transmit(begin, inbox, cancel).await
     }
 
@@ -273,8 +274,7 @@ impl Server {
         }
         let (limits, peers) = (inner.limits, inner.peers.clone());
         let connection =
-            Connection::new(export.clone(), socket, session, names, limits, cancel, peers)
-                .map_err(|error| error.to_string())?;
+            Connection::new(export.clone(), socket, session, names, limits, cancel, peers);
         inner.served.set(inner.served.get() + 1);
         inner.peers.add(&connection);
         if inner.pausing.get() {
@@ -322,14 +322,15 @@ impl Server {
         let full = full.then_some(inner.limits.connections);
         let policy = ListenerPolicy { catalog: &*inner.catalog, full, tls };
         let shaking = async {
-            let inbox = Inbox::new(inner.env.pool()).await;
+            let inbox = Inbox::small(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
             let Some(negotiated) = negotiate(&inner.env, socket, &policy, &mut inbox).await? else {
                 return Ok(None);
             };
             // The catalogue may have changed between the options of the client.
             let name = negotiated.export.name();
-            let now = inner.catalog.find(name).await.map_err(|error| error.to_string())?;
+            let now = inner.catalog.find(name, OpenMode::Existing).await;
+            let now = now.map_err(|error| error.to_string())?;
             if !now.is_some_and(|now| Rc::ptr_eq(&now, &negotiated.export)) {
                 return Err(format!("the export {name} no longer exists"));
             }

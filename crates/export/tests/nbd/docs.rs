@@ -22,8 +22,10 @@ fn nbd_manual_lists_limits_of_server() {
     says("payload of one request", mib(wire::nbd::MAX_PAYLOAD_BYTES as usize));
     says("options in a handshake", codec.options.to_string());
     says("option data in a handshake", format!("{} KiB", codec.option_bytes >> 10));
-    let buffers = wire::stream::INBOX_BYTES + 2 * wire::stream::HEADS_BYTES;
-    assert!(text.contains(&format!("Each takes {} KiB of buffers", buffers >> 10)));
+    let busy = wire::stream::INBOX_BYTES + 2 * wire::stream::HEADS_BYTES;
+    let (idle, busy) = (wire::stream::INBOX_IDLE_BYTES >> 10, busy >> 10);
+    let words = format!("{idle} KiB of buffers while it is idle, and up to {busy} KiB while it is");
+    assert!(text.contains(&words), "{words}");
     let pool = runtime::Config::default().pool_limit_bytes;
     assert!(text.contains(&format!("of {} for everything", mib(pool))));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use export::nbd::Limits;
 
 use super::client::*;
-use super::world::{MEMORY, SHORT, World};
+use super::world::{MEMORY, SHORT, World, until};
 
 /// Sends `bytes` to the server repeatedly. Returns whether the server stops reading before it has taken `most` bytes.
 fn is_held_back(client: &mut Client, bytes: &[u8], most: usize) -> bool {
@@ -40,6 +40,30 @@ fn shortest_of_five(mut call: impl FnMut()) -> Duration {
         begin.elapsed()
     };
     (0..5).map(|_| time()).min().unwrap()
+}
+
+/// Buffer bytes of an idle connection. The issue allows 16 KiB.
+const IDLE_BYTES: usize = wire::stream::INBOX_IDLE_BYTES;
+
+#[test]
+fn idle_connection_gives_its_buffers_back() {
+    let world = World::new(MEMORY, Limits { connections: 20, ..SHORT });
+    let before = world.bytes();
+    let mut clients: Vec<_> = (0..20).map(|_| Client::new(&world)).collect();
+    let all = before + clients.len() * IDLE_BYTES;
+    until("fresh connections are small", || world.bytes() == all);
+    for client in &mut clients {
+        // More bytes than a small receive buffer holds, in one go.
+        let write = |n: u64| [header(WRITE, 0, n << 12, 4096), vec![7; 4096]].concat();
+        client.send(&(0..32).flat_map(write).collect::<Vec<u8>>());
+        (0..32).for_each(|_| assert_eq!(client.reply().0, 0));
+    }
+    assert!(world.most_bytes() > all + wire::stream::INBOX_BYTES, "a busy connection has more");
+    until("idle connections are small", || world.bytes() == all);
+    for client in &mut clients {
+        assert_eq!(client.read(4096, 4096), [7; 4096], "it goes on");
+    }
+    until("idle connections are small", || world.bytes() == all);
 }
 
 #[test]

@@ -53,6 +53,7 @@ pub const IDENTITY: u64 = 7;
 struct Shared {
     servers: AtomicUsize,
     log: Mutex<Vec<String>>,
+    bytes: AtomicUsize,
     most_bytes: AtomicUsize,
     connections: AtomicUsize,
     port: AtomicU16,
@@ -94,6 +95,11 @@ impl World {
     /// Returns the largest number of buffer bytes that were in use at once, sampled every few milliseconds.
     pub fn most_bytes(&self) -> usize {
         self.shared.most_bytes.load(Relaxed)
+    }
+
+    /// Returns the number of buffer bytes in use, sampled every few milliseconds.
+    pub fn bytes(&self) -> usize {
+        self.shared.bytes.load(Relaxed)
     }
 
     pub fn connections(&self) -> usize {
@@ -180,6 +186,7 @@ fn run(
     shared.ready.store(true, Relaxed);
     let ended = core.block_on(async {
         let limit = loop {
+            shared.bytes.store(env.pool().used_bytes(), Relaxed);
             shared.most_bytes.fetch_max(env.pool().used_bytes(), Relaxed);
             shared.connections.store(server.connections(), Relaxed);
             match asked.try_recv() {

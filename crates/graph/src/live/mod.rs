@@ -11,6 +11,7 @@
 //! | `allow.rs` | the changes that are permitted |
 //! | `bytes.rs` | comparison of the bytes that exports show |
 //! | `changes.rs` | the effect of a change, in words |
+//! | `volumes.rs` | the volumes of the graph's devices, and their move to new devices |
 
 mod allow;
 mod bytes;
@@ -18,6 +19,7 @@ mod changes;
 mod same;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -32,7 +34,7 @@ use block::{
     Env, Error, ErrorKind, Locked, Mono, Mutex, NoStateStore, Notify, Op, Result, ScopeGuard,
     StateStore, error,
 };
-use engine::{Engine, Portal, Portals};
+use engine::{Engine, PausedVolumes, Portal, Portals, VolumeSet};
 use kind::Maker;
 
 use crate::Graph;
@@ -51,6 +53,8 @@ pub struct RunningGraph {
     now: RefCell<Rc<Current>>,
     /// One portal for each export. Clients use the same portal before and after a change.
     portals: Portals,
+    /// The volumes of the devices, which clients open by name.
+    volumes: VolumeSet,
     /// Lock that permits one live change at a time.
     turn: Mutex,
     /// Wakes the commands that wait until a change has ended.
@@ -129,12 +133,15 @@ impl RunningGraph {
             Ok(graph) => {
                 let (env, engine, portals) = (env.clone(), engine.clone(), Portals::default());
                 portals.retarget(&engine, &graph.targets());
+                let volumes = VolumeSet::new(&env, &engine);
+                volumes.set_holders(graph.holders_of_volumes());
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 Ok(Self {
                     env,
                     engine,
                     now,
                     portals,
+                    volumes,
                     turn: Mutex::new(),
                     changed: Notify::default(),
                 })
@@ -185,6 +192,7 @@ impl RunningGraph {
         let old = self.now();
         let unchanged = same::unchanged(&old.planned, planned);
         allow(&old, planned, &unchanged)?;
+        self.allow_volumes(&old, planned, &unchanged)?;
         Ok(Changes::of(&old.planned, planned, &unchanged))
     }
 
@@ -255,6 +263,14 @@ impl RunningGraph {
         let held = self.engine.suspend();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
+        let left = deadline.since(self.env.now());
+        let Some(paused) = self.env.within(left, self.volumes.pause()).await else {
+            let words =
+                "no live change was made, because volumes are not opened and closed in time";
+            return Err(Unchanged::Failed(
+                Error::new(ErrorKind::TimedOut, words).next("cairn status"),
+            ));
+        };
         let unchanged = same::unchanged(&old.planned, &planned);
         let closed = vec![false; old.planned.nodes.len()];
         let labels_of = labels.as_ref();
@@ -267,17 +283,18 @@ impl RunningGraph {
             handovers,
         };
         let _ended = ScopeGuard::new(|| self.changed.wake());
-        match self.replace(&mut change, deadline).await {
+        match self.replace(&mut change, &paused, deadline).await {
             Ok(graph) => {
                 *self.now.borrow_mut() = Rc::new(Current { planned, graph, labels });
                 before_clients();
                 drop(held);
+                drop(paused);
                 if let (Some(labels), Some(before)) = (&self.now().labels, &old.labels) {
                     labels.record_removal(before).await;
                 }
                 Ok(changes)
             }
-            Err(error) => Err(self.undo(change, error).await),
+            Err(error) => Err(self.undo(change, &paused, error).await),
         }
     }
 
@@ -365,7 +382,11 @@ impl RunningGraph {
             let requests = self.engine.counters(member.counted(), |counters| counters.in_flight());
             (requests > 0).then(|| format!("{} ({}): {requests}", member.name, member.kind.name))
         });
-        waiting.collect()
+        let volumes = self.volumes.open_nodes().into_iter().filter_map(|(name, node)| {
+            let requests = self.engine.counters(node, |counters| counters.in_flight());
+            (requests > 0).then(|| format!("{name} (volume): {requests}"))
+        });
+        waiting.chain(volumes).collect()
     }
 
     /// Fails the disk called `disk` as a member of the lowest devices above it that can do without this member.
@@ -393,13 +414,21 @@ impl RunningGraph {
     /// of the process does. No request may be sent to the graph after this call.
     pub async fn close_devices(&self, deadline: Mono) {
         let graph = &self.now().graph;
+        let left = deadline.since(self.env.now());
+        let Some(paused) = self.env.within(left, self.volumes.pause()).await else { return };
         // Disks stay open, since the labels are written after this.
         for member in graph.members().iter().rev().filter(|member| !member.lowers.is_empty()) {
             let left = deadline.since(self.env.now());
-            if self.env.within(left, graph.close(member)).await.is_none() {
-                return;
+            let closing = async {
+                Self::leave_volumes(graph, member, &paused).await;
+                graph.close(member).await
+            };
+            if self.env.within(left, closing).await.is_none() {
+                break;
             }
         }
+        // No volume is opened or closed any more.
+        std::mem::forget(paused);
     }
 
     /// Waits until every request of clients is complete and every acknowledged write is flushed, at most until
@@ -427,7 +456,12 @@ impl RunningGraph {
     }
 
     /// Closes the members that do not continue, uppers first; makes the new members; and writes the labels.
-    async fn replace(&self, change: &mut Change<'_>, deadline: Mono) -> Result<Graph> {
+    async fn replace(
+        &self,
+        change: &mut Change<'_>,
+        paused: &PausedVolumes,
+        deadline: Mono,
+    ) -> Result<Graph> {
         let old = change.old;
         // Uppers first.
         for (index, member) in old.graph.members().iter().enumerate().rev() {
@@ -435,7 +469,11 @@ impl RunningGraph {
                 continue;
             }
             let left = deadline.since(self.env.now());
-            let Some(handover) = self.env.within(left, old.graph.close(member)).await else {
+            let closing = async {
+                Self::leave_volumes(&old.graph, member, paused).await;
+                old.graph.close(member).await
+            };
+            let Some(handover) = self.env.within(left, closing).await else {
                 return Err(self.overdue(old));
             };
             change.closed[index] = true;
@@ -452,11 +490,15 @@ impl RunningGraph {
                 write_labels(change).await?;
             }
             graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
+            self.set_holders(&graph);
+            if !seeded::on(Bug::VolumesNotMoved) {
+                paused.rejoin().await?;
+            }
             write_labels(change).await
         }
         .await;
         if let Err(error) = made {
-            let left = self.discard(&graph, &old.graph, deadline).await;
+            let left = self.discard(&graph, &old.graph, paused, deadline).await;
             change.handovers.extend(left);
             return Err(error);
         }
@@ -467,14 +509,24 @@ impl RunningGraph {
 
     /// Closes the members that a failed change has made, and removes them from the engine. Returns their hand-overs for
     /// the previous graph, except those of members that do not close before `deadline`.
-    async fn discard(&self, graph: &Graph, old: &Graph, deadline: Mono) -> Handovers {
+    async fn discard(
+        &self,
+        graph: &Graph,
+        old: &Graph,
+        paused: &PausedVolumes,
+        deadline: Mono,
+    ) -> Handovers {
         let mut left = Handovers::new();
         for member in graph.members().iter().rev() {
             if old.members().iter().any(|before| before.node == member.node) {
                 continue;
             }
             let limit = deadline.since(self.env.now());
-            let closed = self.env.within(limit, graph.close(member)).await;
+            let closing = async {
+                Self::leave_volumes(graph, member, paused).await;
+                graph.close(member).await
+            };
+            let closed = self.env.within(limit, closing).await;
             let key = (member.name.clone(), member.kind.name);
             left.extend(closed.flatten().map(|handover| (key, handover)));
         }
@@ -483,7 +535,7 @@ impl RunningGraph {
     }
 
     /// Reopens the previous graph, with the members that a failed change has closed. Clients still wait.
-    async fn undo(&self, change: Change<'_>, error: Error) -> Unchanged {
+    async fn undo(&self, change: Change<'_>, paused: &PausedVolumes, error: Error) -> Unchanged {
         let Change { old, labels, closed, handovers, .. } = change;
         let labels = old.labels.as_ref().map(|before| before.reopened(labels));
         let unchanged =
@@ -492,6 +544,8 @@ impl RunningGraph {
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
             graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
+            self.set_holders(&graph);
+            paused.rejoin().await?;
             match &labels {
                 Some(labels) => labels.commit().await,
                 None => Ok(()),
@@ -508,7 +562,9 @@ impl RunningGraph {
             }
             Err(back) => {
                 let lost = "a live change has failed, and the previous graph could not be reopened";
-                self.portals.close(&Error::new(ErrorKind::Io, lost).next("start the graph again"));
+                let lost = Error::new(ErrorKind::Io, lost).next("start the graph again");
+                self.portals.close(&lost);
+                paused.close_portals(&lost);
                 Unchanged::Lost { change: error, back }
             }
         }

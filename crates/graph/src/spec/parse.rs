@@ -38,6 +38,8 @@ pub struct Spec {
     /// Disks and devices in the order of the file. Of two entries with one name, the first counts.
     pub(super) entries: Vec<Entry>,
     pub(super) exports: Vec<Entry>,
+    /// Whether the text could be read, so that a missing export is a fault of its own.
+    pub(super) is_read: bool,
     pub(super) log: Log,
 }
 
@@ -130,6 +132,7 @@ impl Spec {
         spec.entries.sort_by_key(|entry| entry.name.at);
         spec.check_names();
         spec.check_counts();
+        spec.is_read = true;
         spec
     }
 
@@ -174,6 +177,7 @@ impl Spec {
             events: None,
             entries: Vec::new(),
             exports: Vec::new(),
+            is_read: false,
             log: Log::new(file),
         }
     }
@@ -281,10 +285,6 @@ impl Spec {
             let count = self.exports.len();
             let message = format!("{count} exports; at most {EXPORTS_MAX} are possible");
             self.log.error(extra.name.at, message);
-        }
-        if self.exports.is_empty() {
-            let at = Position { line: 1, column: 1 };
-            self.log.error(at, "nothing is exported; add [export] with vol = { on = \"NAME\" }");
         }
     }
 }

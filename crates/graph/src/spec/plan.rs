@@ -19,6 +19,7 @@ use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::reserves::Reserves;
+use super::tree::Word;
 
 /// The plan of a graph. The whole spec has been checked, and no disk or device has been opened.
 #[derive(Clone)]
@@ -263,6 +264,12 @@ impl Spec {
             self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log)).collect();
         let exports: Vec<_> =
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
+        let holds_volumes =
+            |draft: &Draft<'_>| draft.kind.is_some_and(|kind| kind.capabilities.holds_volumes);
+        if self.is_read && self.exports.is_empty() && !drafts.iter().any(holds_volumes) {
+            let at = Position { line: 1, column: 1 };
+            log.error(at, "nothing is exported; add [export] with vol = { on = \"NAME\" }");
+        }
         let verified = self.nbd.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
         for export in exports.iter().filter(|export| export.clients.is_some() && !verified) {
             let why = "clients: the server requests no certificates; add clients = \"CA.pem\" to [nbd] tls";
@@ -365,8 +372,11 @@ impl Planner<'_> {
             self.log.error(draft.entry.name.at, words);
             return None;
         }
+        for (lower, word) in lowers.iter().zip(&draft.on) {
+            self.check_has_bytes(*lower, word)?;
+        }
         let answer = self.ask(index, kind, &given).await?;
-        if answer.info.size == 0 {
+        if answer.info.size == 0 && !kind.capabilities.holds_volumes {
             let name = &draft.entry.name;
             self.log.error(name.at, format!("{:?} would be shorter than a block", name.text));
             return None;
@@ -594,6 +604,7 @@ impl Planner<'_> {
     fn export(&mut self, export: &ExportDraft<'_>) -> Option<PlannedExport> {
         let (word, draft) = export.on.as_ref()?;
         let node = self.places[*draft]?;
+        self.check_has_bytes(node, word)?;
         let below = &self.nodes[node].info;
         let info = Info { read_only: below.read_only || export.read_only, ..below.clone() };
         let name = export.entry.name.text.clone();
@@ -602,6 +613,21 @@ impl Planner<'_> {
         let (attach, clients) = (export.attach, export.clients.clone());
         let (read_only, said_read_only) = (info.read_only, export.read_only);
         Some(PlannedExport { name, node, read_only, said_read_only, attach, clients, info })
+    }
+
+    /// Reports an error if a device or an export, which names the device `node` by `word`, would use the bytes of a
+    /// device that has volumes and no bytes of its own.
+    fn check_has_bytes(&mut self, node: usize, word: &Word) -> Option<()> {
+        let PlannedNode { name, kind, info, .. } = &self.nodes[node];
+        if info.size > 0 || !kind.capabilities.holds_volumes {
+            return Some(());
+        }
+        let words = format!(
+            "{name:?} is a {} and has no bytes of its own; clients open its volumes as \"{name}/VOLUME\"",
+            kind.name
+        );
+        self.log.error(word.at, words);
+        None
     }
 
     fn check_uses(&mut self) {
@@ -615,7 +641,10 @@ impl Planner<'_> {
         if self.log.has_errors() {
             return;
         }
-        for (node, _) in used.iter().filter(|(_, uses)| uses.is_empty()) {
+        let is_idle = |(node, uses): &&(&PlannedNode, &Uses)| {
+            uses.is_empty() && !node.kind.capabilities.holds_volumes
+        };
+        for (node, _) in used.iter().filter(is_idle) {
             let message = format!(
                 "{:?} is not used; add an export for the device, or remove the entry",
                 node.name

@@ -25,7 +25,11 @@ impl Exports for Spoken {
         Ok(Vec::new())
     }
 
-    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+    async fn open(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        self.look(name).await
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         let (name, flags) = (name.to_owned(), self.flags.get());
         Ok(Some(ExportFacts { name, flags, size_bytes: 1 << 20, ..ExportFacts::default() }))
     }

@@ -100,20 +100,28 @@ impl ExportFacts {
 /// The exports of a server, in which a handshake looks them up. The client may turn out to be not admitted, so a
 /// look-up must be cheap.
 pub trait Exports {
-    /// Lists every export of the server that the client may see.
+    /// Lists every export of the server that the client may see. Opens and creates nothing.
     ///
     /// # Errors
     /// The reason, in words for the client, if the exports cannot be listed.
     fn list(&self) -> impl Future<Output = Result<Vec<ExportEntry>, String>>;
 
-    /// Finds the export called `name`. The empty name means the server's default export.
+    /// Finds the export called `name`, for a client that asks for its properties. Opens and creates nothing. The empty
+    /// name means the server's default export.
+    ///
+    /// # Errors
+    /// The reason, in words for the client, if the export cannot be looked up.
+    fn look(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
+
+    /// Opens the export called `name`, for a client that begins the transmission phase. May create a volume, if the
+    /// name asks for that. The empty name means the server's default export.
     ///
     /// # Errors
     /// The reason, in words for the client, if the export cannot be opened.
-    fn find(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
+    fn open(&self, name: &str) -> impl Future<Output = Result<Option<ExportFacts>, String>>;
 
     /// Returns the reason, in words, if the server gives no export to clients now. The handshake calls this method
-    /// before the other two.
+    /// before the others.
     fn refusal(&self) -> Option<String> {
         None
     }

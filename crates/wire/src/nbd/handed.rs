@@ -74,6 +74,12 @@ pub fn identity(graph: &str, spec: &str) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, format!("{graph}\n{spec}").as_bytes())
 }
 
+/// Returns a number that identifies a volume: from the number of the graph's devices, and from the identity of the
+/// volume. A volume that was made again under the same name has another number.
+pub fn identity_of_volume(graph: u64, volume: &[u8]) -> u64 {
+    crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &[&graph.to_be_bytes(), volume].concat())
+}
+
 /// Encodes the state of the connections `all`.
 ///
 /// # Panics

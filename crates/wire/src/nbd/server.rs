@@ -118,14 +118,26 @@ fn unsupported(words: &str) -> Answer {
     Refuse(ReplyCode::ERR_UNSUP, words.to_owned())
 }
 
+/// Whether an option only asks for the properties of an export, or opens the export.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Look,
+    Open,
+}
+
 /// Returns the facts about the export called `name`; or the refusal for the client.
-async fn find(exports: &impl Exports, name: &str) -> Result<ExportFacts, Answer> {
+async fn find(exports: &impl Exports, name: &str, access: Access) -> Result<ExportFacts, Answer> {
     if let Some(why) = exports.refusal() {
         return Err(Refuse(ReplyCode::ERR_POLICY, why));
     }
     let unknown = |why| Refuse(ReplyCode::ERR_UNKNOWN, why);
-    let found = exports.find(name).await.map_err(unknown)?;
-    found.ok_or_else(|| unknown(format!("the server has no export named {name:?}")))
+    let found = match access {
+        Access::Look => exports.look(name).await,
+        Access::Open => exports.open(name).await,
+    };
+    found
+        .map_err(unknown)?
+        .ok_or_else(|| unknown(format!("the server has no export named {name:?}")))
 }
 
 impl ServerHandshake {
@@ -339,7 +351,7 @@ impl ServerHandshake {
         if let Some(why) = exports.refusal() {
             return Err(ProtocolError::NotServed(why));
         }
-        let found = exports.find(name).await.map_err(ProtocolError::NotServed)?;
+        let found = exports.open(name).await.map_err(ProtocolError::NotServed)?;
         let facts = found.ok_or_else(|| ProtocolError::UnknownExport(name.to_owned()))?;
         let session = self.session(facts);
         out.extend_from_slice(&session.facts.size_bytes.to_be_bytes());
@@ -360,7 +372,8 @@ impl ServerHandshake {
         let Some(request) = InfoRequest::parse(data) else {
             return invalid("a length or the name in the option data is invalid");
         };
-        let facts = match find(exports, request.name).await {
+        let access = if option == OptionCode::GO { Access::Open } else { Access::Look };
+        let facts = match find(exports, request.name, access).await {
             Ok(facts) => facts,
             Err(answer) => return answer,
         };
@@ -462,7 +475,7 @@ impl ServerHandshake {
             );
             return Err(Refuse(ReplyCode::ERR_TOO_BIG, words));
         }
-        let facts = find(exports, request.name).await?;
+        let facts = find(exports, request.name, Access::Look).await?;
         Ok((request, facts))
     }
 

@@ -3,5 +3,5 @@
 mod inbox;
 mod outbox;
 
-pub use inbox::{INBOX_BYTES, Inbox};
+pub use inbox::{INBOX_BYTES, INBOX_IDLE_BYTES, Inbox};
 pub use outbox::{Batch, HEADS_BYTES, Outbox, drop_front};

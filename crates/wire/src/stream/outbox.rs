@@ -1,7 +1,7 @@
 //! Messages that wait to be sent. The heads of all messages are in one buffer; each payload is in a buffer of its
 //! own.
 
-use block::{Buf, BufPool, Result};
+use block::Buf;
 
 /// Length in bytes of the buffer for the message heads of one send.
 pub const HEADS_BYTES: usize = 16 << 10;
@@ -11,7 +11,8 @@ const PARTS_MAX: usize = 1000;
 
 /// The messages of the next send on a stream.
 pub struct Outbox {
-    heads: Buf,
+    /// Buffer for the heads of the next batch; `None` while the outbox has no buffers.
+    heads: Option<Buf>,
     /// Number of bytes in `heads`; and the offset from which on these bytes are not among the parts yet.
     used: usize,
     open: usize,
@@ -34,38 +35,62 @@ pub struct Batch {
 }
 
 impl Outbox {
-    /// Creates an empty outbox with buffers of `pool`.
-    ///
-    /// # Errors
-    /// `Limit` if the pool is exhausted.
-    pub fn new(pool: &BufPool) -> Result<Self> {
-        Ok(Self::over(pool.take(HEADS_BYTES)?, pool.take(HEADS_BYTES)?))
+    /// Creates an empty outbox without buffers. It accepts messages after [`Outbox::equip`].
+    pub fn idle() -> Self {
+        Self {
+            heads: None,
+            used: 0,
+            open: 0,
+            parts: Vec::new(),
+            held: 0,
+            spare: None,
+            spare_parts: Vec::new(),
+        }
     }
 
     /// Creates an empty outbox that uses these two buffers in turn for the heads of its messages.
     ///
     /// # Panics
-    /// If the length of a buffer is not [`HEADS_BYTES`].
+    /// As [`Outbox::equip`].
     pub fn over(heads: Buf, spare: Buf) -> Self {
+        let mut outbox = Self::idle();
+        outbox.equip(heads, spare);
+        outbox
+    }
+
+    /// Gives the outbox two buffers, which it uses in turn for the heads of its messages.
+    ///
+    /// # Panics
+    /// If the length of a buffer is not [`HEADS_BYTES`], or the outbox has buffers.
+    pub fn equip(&mut self, heads: Buf, spare: Buf) {
         assert_eq!(
             (heads.len(), spare.len()),
             (HEADS_BYTES, HEADS_BYTES),
             "both head buffers of an outbox have HEADS_BYTES bytes"
         );
-        Self {
-            heads,
-            used: 0,
-            open: 0,
-            parts: Vec::new(),
-            held: 0,
-            spare: Some(spare),
-            spare_parts: Vec::new(),
+        assert!(!self.is_equipped(), "an outbox has two buffers");
+        (self.heads, self.spare) = (Some(heads), Some(spare));
+    }
+
+    /// Whether the outbox has buffers for message heads.
+    pub fn is_equipped(&self) -> bool {
+        self.heads.is_some()
+    }
+
+    /// Frees the buffers for message heads, if the outbox is empty and no batch is being sent. Returns whether the
+    /// outbox has no buffers now.
+    pub fn unequip(&mut self) -> bool {
+        if self.is_empty() && self.spare.is_some() {
+            (self.heads, self.spare) = (None, None);
         }
+        !self.is_equipped()
     }
 
     /// Whether message heads of `len` bytes and `parts` more payloads fit into the outbox.
     pub fn fits(&self, len: usize, parts: usize) -> bool {
-        self.used + len <= HEADS_BYTES && self.parts.len() + parts + 2 <= PARTS_MAX
+        self.is_equipped()
+            && self.used + len <= HEADS_BYTES
+            && self.parts.len() + parts + 2 <= PARTS_MAX
     }
 
     /// Adds the head of a message to the outbox, as a copy.
@@ -74,7 +99,7 @@ impl Outbox {
     /// If the head does not fit into the buffer for heads.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
-        self.heads.slice(self.used..end).write().copy_from_slice(bytes);
+        self.heads().slice(self.used..end).write().copy_from_slice(bytes);
         self.used = end;
     }
 
@@ -99,9 +124,13 @@ impl Outbox {
         self.used == 0 && self.parts.is_empty()
     }
 
+    fn heads(&self) -> &Buf {
+        self.heads.as_ref().expect("an outbox has buffers before its first message")
+    }
+
     fn close(&mut self) {
         if self.open < self.used {
-            self.parts.push(self.heads.slice(self.open..self.used));
+            self.parts.push(self.heads().slice(self.open..self.used));
             self.open = self.used;
         }
     }
@@ -113,7 +142,7 @@ impl Outbox {
     pub fn take(&mut self) -> Batch {
         self.close();
         let next = self.spare.take().expect("an outbox sends one batch at a time");
-        let heads = std::mem::replace(&mut self.heads, next);
+        let heads = self.heads.replace(next).expect("an outbox with messages has buffers");
         let parts = std::mem::replace(&mut self.parts, std::mem::take(&mut self.spare_parts));
         (self.used, self.open) = (0, 0);
         Batch { parts, held: std::mem::take(&mut self.held), heads }
@@ -144,6 +173,8 @@ pub fn drop_front(parts: &mut Vec<Buf>, mut sent: usize) {
 
 #[cfg(test)]
 mod tests {
+    use block::BufPool;
+
     use super::*;
 
     #[test]
@@ -151,7 +182,9 @@ mod tests {
         let pool = BufPool::new(1 << 20, 0);
         let payload = pool.take(3).unwrap();
         payload.write().copy_from_slice(b"xyz");
-        let mut outbox = Outbox::new(&pool).unwrap();
+        let mut outbox = Outbox::idle();
+        assert!(!outbox.fits(2, 0), "it has no buffers yet");
+        outbox.equip(pool.take(HEADS_BYTES).unwrap(), pool.take(HEADS_BYTES).unwrap());
         outbox.bytes(b"ab");
         outbox.bytes(b"c");
         outbox.payload(payload);
@@ -165,6 +198,11 @@ mod tests {
         assert_eq!(bytes(&batch.parts), b"yzd");
         outbox.bytes(b"next");
         outbox.sent(batch);
-        assert_eq!(bytes(&outbox.take().parts), b"next");
+        let batch = outbox.take();
+        assert_eq!(bytes(&batch.parts), b"next");
+        assert!(!outbox.unequip(), "a batch is being sent");
+        outbox.sent(batch);
+        assert!(outbox.unequip());
+        assert_eq!(pool.used_bytes(), 0);
     }
 }

@@ -36,7 +36,11 @@ impl Exports for OneExport {
         Ok(vec![ExportEntry { name, description }])
     }
 
-    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+    async fn open(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        self.look(name).await
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         Ok(matches!(name, "" | "disk").then(Self::facts))
     }
 }

@@ -33,7 +33,11 @@ impl Exports for TwoExports {
         Ok(vec![entry("first"), entry("second")])
     }
 
-    async fn find(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+    async fn open(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        self.look(name).await
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<ExportFacts>, String> {
         Ok(match name {
             "" | "first" => Some(facts("first")),
             "second" => Some(facts("second")),

@@ -40,13 +40,52 @@ impl Exports for Nobody {
         panic!("nobody is shown the list")
     }
 
-    async fn find(&self, _: &str) -> Result<Option<ExportFacts>, String> {
+    async fn look(&self, _: &str) -> Result<Option<ExportFacts>, String> {
+        panic!("nobody is told about an export")
+    }
+
+    async fn open(&self, _: &str) -> Result<Option<ExportFacts>, String> {
         panic!("nobody gets an export")
     }
 
     fn refusal(&self) -> Option<String> {
         Some("come back later".to_owned())
     }
+}
+
+/// The exports of a server under test, which count the openings.
+#[derive(Default)]
+struct Counted(std::cell::Cell<u32>);
+
+impl Exports for Counted {
+    async fn list(&self) -> Result<Vec<ExportEntry>, String> {
+        TwoExports.list().await
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        TwoExports.look(name).await
+    }
+
+    async fn open(&self, name: &str) -> Result<Option<ExportFacts>, String> {
+        self.0.set(self.0.get() + 1);
+        TwoExports.open(name).await
+    }
+}
+
+#[test]
+fn server_opens_export_only_for_go_and_export_name() {
+    let opened = |code, data: &[u8]| {
+        let (mut server, exports) = (structured(), Counted::default());
+        now(server.handshake.advance(&option(code, data), &exports, &mut Vec::new())).unwrap();
+        exports.0.get()
+    };
+    assert_eq!(opened(OptionCode::LIST, b""), 0);
+    assert_eq!(opened(OptionCode::INFO, &info_data("first", &[])), 0);
+    let contexts = meta_data("first", &["base:allocation"]);
+    assert_eq!(opened(OptionCode::LIST_META_CONTEXT, &contexts), 0);
+    assert_eq!(opened(OptionCode::SET_META_CONTEXT, &contexts), 0);
+    assert_eq!(opened(OptionCode::GO, &info_data("first", &[])), 1);
+    assert_eq!(opened(OptionCode::EXPORT_NAME, b"first"), 1);
 }
 
 #[test]

@@ -1,0 +1,7 @@
+//! Volumes that clients open by name, on a test kind that holds volumes.
+
+mod change;
+mod names;
+mod opening;
+mod restart;
+mod rig;
