@@ -173,6 +173,16 @@ bugs! {
     BarredStays = "95",
     /// 97 the label with the most updates counts, even with a lower epoch
     EpochIgnored = "97",
+    /// 130 a merge into a tree takes the last overwrite for the first
+    LastOverwrite = "130",
+    /// 131 an interval tree lacks the last birth that a snapshot can see
+    IntervalLacksLast = "131",
+    /// 132 a version without a successor is freed by its trees and by later dead entries
+    LaterDeadStay = "132",
+    /// 133 a fold drops explicit holes that hide blocks of an origin
+    HoleDropped = "133",
+    /// 134 an interval tree is born at its end
+    IntervalBornLate = "134",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
