@@ -3,9 +3,11 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `address.rs` | physical addresses |
+//! | `map/` | trees: maps of versions, dead entries, tables |
 
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod map;
 
 pub use address::{Address, BLOCK_BYTES};
