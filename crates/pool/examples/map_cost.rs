@@ -419,10 +419,9 @@ struct Cached<'a> {
 
 impl Store for Cached<'_> {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
-        let mut cache = self.cache.borrow_mut();
         let found = match self.is_clock && !self.is_scan.get() {
-            true => cache.get(pointer.address),
-            false => cache.peek(pointer.address),
+            true => self.cache.borrow_mut().get(pointer.address),
+            false => self.cache.borrow().peek(pointer.address),
         };
         if let Some(node) = found {
             node.check_head(pointer, place)?;
@@ -430,7 +429,7 @@ impl Store for Cached<'_> {
         }
         self.misses.set(self.misses.get() + 1);
         let node = self.memory.read(pointer, place).await?;
-        cache.insert(pointer.address, node.clone());
+        self.cache.borrow_mut().insert(pointer.address, node.clone());
         Ok(node)
     }
 
