@@ -181,6 +181,16 @@ bugs! {
     VolumesNotMoved = "112",
     /// 113 a connection that is handed over goes on with another volume of the same name
     VolumeByName = "113",
+    /// 130 a merge into a tree takes the last overwrite for the first
+    LastOverwrite = "130",
+    /// 131 an interval tree lacks the last birth that a snapshot can see
+    IntervalLacksLast = "131",
+    /// 132 a version without a successor is freed by its trees and by later dead entries
+    LaterDeadStay = "132",
+    /// 133 a fold drops explicit holes that hide blocks of an origin
+    HoleDropped = "133",
+    /// 134 an interval tree is born at its end
+    IntervalBornLate = "134",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -11,6 +11,7 @@
 //! | `name.rs` | names of vdisks and snapshots |
 //! | `cell.rs` | the state in the labels below |
 //! | `unknown.rs` | the rule for unknown flags and kinds |
+//! | `map/` | trees: maps of versions, dead entries, tables |
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod cell;
 pub mod extent;
 pub mod geometry;
 pub mod log;
+pub mod map;
 pub mod name;
 pub mod root;
 pub mod rows;

@@ -1,0 +1,96 @@
+//! The parts of a pool that trees need: reads of nodes, addresses for new nodes, and rests.
+
+use std::rc::Rc;
+
+use block::Result;
+
+use super::node::{Node, Place, Pointer};
+use super::run::Number;
+use crate::Address;
+
+/// Reads and writes nodes. The reads of an implementation go through a cache.
+pub trait Store {
+    /// Returns the node that `pointer` names, checked by [`Node::open`], or by [`Node::check_head`] if it is in memory.
+    ///
+    /// # Errors
+    /// Those of these functions, and those of the disks.
+    fn read(&self, pointer: &Pointer, place: &Place) -> impl Future<Output = Result<Rc<Node>>>;
+
+    /// Returns a free address for a new node.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is none.
+    fn allocate(&self) -> Result<Address>;
+
+    /// Writes a new node, or puts it in line to be written. From then on it can be read.
+    ///
+    /// # Errors
+    /// Those of the disks.
+    fn write(&self, address: Address, node: Rc<Node>) -> impl Future<Output = Result<()>>;
+
+    /// Gives way to clients if the caller has worked long enough. A caller calls this after each node, so after some
+    /// ten microseconds of work.
+    fn rest(&self) -> impl Future<Output = ()>;
+}
+
+/// Blocks that a merge found to be overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overwritten {
+    /// Physical address of the first block.
+    pub address: Address,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Number of the first snapshot that could see the blocks.
+    pub birth: Number,
+    /// Number of the next snapshot when the blocks were overwritten.
+    pub death: Number,
+}
+
+/// A node that a merge replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// Physical address of the node.
+    pub address: Address,
+    /// Physical address of its second copy.
+    pub second: Option<Address>,
+    /// Number of the first snapshot that could see the node.
+    pub birth: Number,
+}
+
+/// Takes the space that a merge finds to be no longer used by the tree.
+pub trait Finds {
+    /// Takes overwritten blocks.
+    fn overwritten(&mut self, found: Overwritten);
+
+    /// Takes a replaced node.
+    fn replaced(&mut self, node: Replaced);
+}
+
+/// The space that a merge found, as lists.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Found {
+    /// Overwritten blocks.
+    pub blocks: Vec<Overwritten>,
+    /// Replaced nodes.
+    pub nodes: Vec<Replaced>,
+}
+
+impl Finds for Found {
+    fn overwritten(&mut self, found: Overwritten) {
+        // Runs are often found in parts.
+        if let Some(last) = self.blocks.last_mut() {
+            let continues = last.address.bits() + last.blocks == found.address.bits()
+                && last.address.extent() == found.address.extent()
+                && (last.birth, last.death) == (found.birth, found.death);
+            if continues {
+                last.blocks += found.blocks;
+                return;
+            }
+        }
+        self.blocks.push(found);
+    }
+
+    fn replaced(&mut self, node: Replaced) {
+        self.nodes.push(node);
+    }
+}
