@@ -35,7 +35,7 @@ impl Store for Written {
 }
 
 fn run(n: u64) -> RunChange {
-    let kind = if n % 5 == 0 { RunKind::HOLE } else { RunKind::DATA };
+    let kind = if n.is_multiple_of(5) { RunKind::HOLE } else { RunKind::DATA };
     let (address, blocks) = (Address::from_bits(n * 9 + 1), n % 3 + 1);
     let run = Run { block: n * 4, blocks, kind, address, birth: n + 2, first: n / 2 };
     RunChange { run, sums: Sums::new(&vec![n as u8; blocks as usize * 4]) }

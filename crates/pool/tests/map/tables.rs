@@ -64,10 +64,10 @@ fn dead_entries_are_removed_by_key_from_tree_of_several_levels() {
     let store = TestStore::default();
     let entry = |n: u64| DeadEntry {
         death: 10 + n / 5,
-        address: Address::from_bits((n % 40 + 1) << 20 | n % 900),
+        address: Address::from_bits(((n % 40 + 1) << 20) | (n % 900)),
         blocks: 1 + n % 3,
         birth: n % 9,
-        is_node: n % 7 == 0,
+        is_node: n.is_multiple_of(7),
     };
     let mut entries: Vec<_> = (1..20_000).map(entry).collect();
     entries.sort_unstable();
