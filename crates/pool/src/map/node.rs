@@ -176,7 +176,7 @@ impl Node {
         Header::ref_from_prefix(&self.bytes).expect("a node is longer than its header").0
     }
 
-    /// Checks that a node that was decoded earlier is the one that `pointer` names at `place`.
+    /// Checks that a node that was decoded earlier belongs to `pointer` at `place`.
     ///
     /// # Errors
     /// `Corrupt` with the field that differs.
