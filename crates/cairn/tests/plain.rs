@@ -32,7 +32,7 @@ fn create_leaves_no_file_when_size_is_invalid() {
         ("0", 2, "at least 512"),
         ("1000", 2, "Next: use 512"),
         ("-1", 2, "unexpected argument"),
-        ("x", 2, "no unit"),
+        ("x", 2, "a size is needed"),
         ("8388608TiB", 2, "at most"),
     ] {
         let ran = dir.cairn(&["create", "x.img", size]);

@@ -30,6 +30,7 @@ fn certificates(dir: &Dir) {
     ours.sign(&here("future"), "client", "alice", &[], Valid::Future);
     ours.sign(&here("elsewhere"), "server", "x", &["elsewhere.example"], Valid::Now);
     ours.sign(&here("server-past"), "server", "x", &hosts, Valid::Past);
+    ours.pose(&here("authority"));
     theirs.write(&here("theirs"));
     theirs.sign(&here("theirs"), "client", "alice", &[], Valid::Now);
     // Our authority, and a certificate that it has not signed.
@@ -262,6 +263,8 @@ fn tls_server_refuses_client_without_valid_certificate() {
             assert_ne!(ran.code, 0, "{certificate}: {ran:?}");
         }
     }
+    let ran = tool(&dir, "nbdinfo", &[&uri(&dir, "vol", "authority")]);
+    assert_ne!(ran.code, 0, "{ran:?}");
     let named = format!("{}&tls-hostname=elsewhere.example", uri(&dir, "vol", "ours"));
     let ran = dir.cairn(&["info", &named]);
     assert!(ran.code == 7 && ran.err.contains("not valid for name"), "{ran:?}");
@@ -272,6 +275,7 @@ fn tls_server_refuses_client_without_valid_certificate() {
         ("not signed by the configured authority", 1),
         ("expired", 2),
         ("not valid yet", 2),
+        ("is that of an authority", 1),
     ] {
         assert!(err.matches(why).count() >= count, "{why}: {err}");
     }

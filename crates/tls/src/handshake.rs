@@ -494,6 +494,12 @@ fn untrusted(why: &CertificateError) -> String {
             "the peer's certificate is not signed by the configured authority".to_owned()
         }
         CertificateError::Revoked => "the peer's certificate is revoked".to_owned(),
+        // The name of an error of webpki, which rustls passes on. A certificate that signs itself is one of these.
+        CertificateError::Other(error) if error.to_string() == "CaUsedAsEndEntity" => {
+            "the peer's certificate is that of an authority; a certificate is needed that the \
+             authority has signed"
+                .to_owned()
+        }
         other => format!("the peer's certificate: {other}"),
     }
 }

@@ -29,7 +29,11 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
         Self { issuer: Issuer::new(params, key), pem }
@@ -39,6 +43,14 @@ impl Authority {
     pub fn write(&self, directory: &Path) {
         std::fs::create_dir_all(directory).unwrap();
         std::fs::write(directory.join("ca-cert.pem"), &self.pem).unwrap();
+    }
+
+    /// Writes the authority's own certificate and key as those of a client.
+    pub fn pose(&self, directory: &Path) {
+        self.write(directory);
+        std::fs::write(directory.join("client-cert.pem"), &self.pem).unwrap();
+        let key = self.issuer.key().serialize_pem();
+        std::fs::write(directory.join("client-key.pem"), key).unwrap();
     }
 
     /// Writes `crl.pem` in `directory`: the list that revokes the certificates with the serial numbers `serials`.
