@@ -93,8 +93,8 @@ fn devices(engine: &Engine, graph: &Graph) -> Vec<DeviceStatus> {
     graph.members().iter().map(|member| device(engine, member, graph.report(member))).collect()
 }
 
-/// Returns the worst health of the devices behind exports, and of those that hold volumes. The health of a device with members includes that of its
-/// members; any other device is at best as healthy as its lowers.
+/// Returns the worst health of the devices behind exports, and of those that hold volumes. The health of a device with
+/// members includes that of its members; any other device is at best as healthy as its lowers.
 fn health(graph: &Graph, devices: &[DeviceStatus]) -> Health {
     let mut health: Vec<Health> = Vec::new();
     for (member, device) in graph.members().iter().zip(devices) {
