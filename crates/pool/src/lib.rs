@@ -41,7 +41,7 @@ pub const ALLOCATORS_MAX: u32 = 126;
 pub const EXTENT_BLOCKS_MAX: u32 = (geometry::EXTENT_BYTES_MAX / BLOCK_BYTES as u64) as u32;
 
 /// Bytes of the descriptor of a tree in rows and superblocks (`docs/formats/pool-map.md`).
-pub const DESCRIPTOR_BYTES: usize = 128;
+pub const DESCRIPTOR_BYTES: usize = map::Root::BYTES;
 
 /// The encoded descriptor of a tree; all zeros for an empty one.
 pub type Descriptor = [u8; DESCRIPTOR_BYTES];

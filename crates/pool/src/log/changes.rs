@@ -3,6 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::map::RunKind;
 use crate::rows::SumKind;
 use crate::{Address, NUMBER_MAX};
 
@@ -13,7 +14,7 @@ pub const CHANGES_HEADER_BYTES: usize = size_of::<Raw>();
 pub const RUN_HEADER_BYTES: usize = size_of::<RawRun>();
 
 /// Kind of a run of explicit holes. The kind of a run of data is 0.
-pub const HOLE: u8 = 0x21;
+pub const HOLE: u8 = RunKind::HOLE.bits();
 
 /// The bit of a kind whose runs have neither addresses nor checksums.
 const WITHOUT_ADDRESSES: u8 = 1 << 5;
