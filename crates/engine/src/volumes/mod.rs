@@ -40,6 +40,8 @@ struct Inner {
     /// Number of steps in progress: lists, searches, openings and closings.
     steps: Cell<usize>,
     is_paused: Cell<bool>,
+    /// Whether the graph has ended, so that the pause lasts.
+    is_ended: Cell<bool>,
     waiting: Notify,
 }
 
@@ -93,13 +95,13 @@ impl Drop for Step<'_> {
     }
 }
 
-/// Guard that holds all steps on the volumes of a graph back until it is dropped, while a live change or the end of the
-/// graph closes and opens volumes itself.
+/// Guard that holds all steps on the volumes of a graph back until it is dropped, while a live change closes and opens
+/// volumes itself. After the end of the graph it holds them back for ever ([`PausedVolumes::end`]).
 pub struct PausedVolumes(VolumeSet);
 
 impl Drop for PausedVolumes {
     fn drop(&mut self) {
-        self.0.0.is_paused.set(false);
+        self.0.0.is_paused.set(self.0.0.is_ended.get());
         self.0.0.waiting.wake();
     }
 }
@@ -153,6 +155,7 @@ impl VolumeSet {
             entries: RefCell::default(),
             steps: Cell::new(0),
             is_paused: Cell::new(false),
+            is_ended: Cell::new(false),
             waiting: Notify::default(),
         }))
     }
@@ -393,6 +396,11 @@ impl PausedVolumes {
                 open.is_left = true;
             }
         }
+    }
+
+    /// Ends the set: all steps are held back for ever.
+    pub fn end(self) {
+        self.0.0.is_ended.set(true);
     }
 
     /// Opens the volumes that were closed with their device on the present devices of their names, and leads their

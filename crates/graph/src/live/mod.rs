@@ -427,8 +427,7 @@ impl RunningGraph {
                 break;
             }
         }
-        // No volume is opened or closed any more.
-        std::mem::forget(paused);
+        paused.end();
     }
 
     /// Waits until every request of clients is complete and every acknowledged write is flushed, at most until
