@@ -28,7 +28,7 @@ const FOLD_PART: u64 = 8;
 /// Most dead entries that one step of a removal frees.
 const RELEASED_MAX: usize = 4096;
 
-/// Nodes that are set aside for each table of space, besides those of changed leaves: a path, and some splits.
+/// Nodes that each table of space may need, besides those of changed leaves: a path, and some splits.
 const SPACE_NODES_MORE: u64 = 16;
 
 /// The point up to which a checkpoint takes changes.
@@ -433,7 +433,7 @@ impl Inner {
         }
     }
 
-    /// Merges the tables of space, whose own nodes come from a run that their rows already show as used.
+    /// Merges the tables of space. Their nodes are in extents of their own, so that writing them changes no row.
     async fn merge_space(
         &self,
         passes: &Passes,
@@ -443,8 +443,8 @@ impl Inner {
         let rows = self.room.with(|space| space.rows_max());
         let nodes = [Table::Extents, Table::Free].map(|table| self.tables.nodes(table));
         let touched = |nodes: u64| 2 * nodes.min(rows as u64) + rows as u64 / 16 + SPACE_NODES_MORE;
-        let aside = nodes.into_iter().map(touched).sum::<u64>();
-        let SpaceRows { extents, free } = self.room.begin_rows(aside as usize)?;
+        let needed = nodes.into_iter().map(touched).sum::<u64>();
+        let SpaceRows { extents, free } = self.room.begin_rows(needed)?;
         extents.iter().for_each(|row| self.tables.put_taken(row));
         for row in free {
             match row.bitmap == [0; 64] {
@@ -460,9 +460,8 @@ impl Inner {
             let tree = self.tables.merge(passes, table, birth, &mut found).await?;
             trees.insert(table, tree);
         }
-        let replaced = found.nodes.iter().map(|node| node.address);
-        replaced.clone().for_each(|address| self.nodes.forget(address));
-        self.room.end_rows(replaced);
+        self.room.end_rows();
+        self.free_nodes(found.nodes);
         self.write_headers(self.room.take_claimed()).await
     }
 

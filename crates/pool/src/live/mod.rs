@@ -10,10 +10,12 @@
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
 //! | `read.rs` | reads and block status |
 //! | `checkpoint.rs` | checkpoints |
+//! | `check.rs` | the comparison of reachable with used blocks |
 //! | `keeper.rs` | when checkpoints and flushes happen by themselves |
 //! | `tables.rs`, `nodes.rs`, `room.rs` | tables, nodes and space, as the rest uses them |
 
 mod catalogue;
+mod check;
 mod checkpoint;
 mod commit;
 mod keeper;
@@ -29,6 +31,7 @@ mod vdisk;
 mod version;
 
 pub use catalogue::{Listed, VDISK_BYTES_MAX, VersionId};
+pub use check::Checked;
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};
 pub use read::READS_MAX;

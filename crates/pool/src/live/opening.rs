@@ -17,7 +17,7 @@ use super::vdisk::Vdisk;
 use crate::cell::PoolCell;
 use crate::geometry::{AREA_BYTES, Geometry};
 use crate::log::{LogItem, SnapshotItem, log_items};
-use crate::map::{Run, RunChange, RunKind, Sums};
+use crate::map::{self, Run, RunChange, RunKind, Sums, nodes_after};
 use crate::root::{Header, RootStore, Superblock, SuperblockFlags, TABLES};
 use crate::rows::{ExtentRow, FreeRow, Row as _, SnapshotFlags, SnapshotRow, SumKind, Table, VdiskRow, VdiskState};
 use crate::space::Space;
@@ -282,6 +282,15 @@ impl Inner {
             }
             next = rest;
         }
+        for table in [Table::Extents, Table::Free] {
+            let mut nodes = map::Found::default();
+            let tree = self.tables.tree(table);
+            nodes_after(&Lookups(self.nodes.clone()), &tree, 0, &mut nodes).await?;
+            for node in nodes.nodes {
+                let load = |space: &mut Space| space.load_space_node(node.address);
+                self.room.with(load).map_err(damaged)?;
+            }
+        }
         self.room.with(Space::loaded);
         Ok(())
     }
@@ -383,7 +392,7 @@ impl Inner {
             LogItem::ForeignFree(_) | LogItem::ForeignApplied(_) => {
                 bail!(Unsupported, "record {record} is of a pool with several allocators");
             }
-            LogItem::Unknown(kind, MustKnow::No) => drop(kind),
+            LogItem::Unknown(_, MustKnow::No) => {}
             LogItem::Unknown(kind, _) => {
                 return Err(error!(
                     Unsupported,

@@ -12,6 +12,7 @@ use block::{
 use meta::ring::{Log, Position};
 
 use super::catalogue::{Listed, VersionId};
+use super::check::Checked;
 use super::commit::{Change, Commits};
 use super::nodes::Nodes;
 use super::room::Room;
@@ -325,6 +326,18 @@ impl Pool {
     /// The error of the device, after which the pool takes no changes.
     pub async fn checkpoint(&self) -> Result<()> {
         self.0.checkpoint(SuperblockFlags(0)).await
+    }
+
+    /// Writes a checkpoint, and compares the blocks that trees refer to with the blocks in use.
+    ///
+    /// # Errors
+    /// Those of the device; damage of a node.
+    pub async fn check(&self) -> Result<Checked> {
+        let _turn = self.0.names.lock().await;
+        if !self.0.is_read_only {
+            self.checkpoint().await?;
+        }
+        self.0.check().await
     }
 
     /// Ends the background work of the pool, and writes a last checkpoint, so that the next opening has nothing to

@@ -1,6 +1,6 @@
 //! The space of a pool as its other parts use it: one owner, shared by requests and checkpoints.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{ByteRange, Result, error};
@@ -12,8 +12,8 @@ use crate::{Address, BLOCK_BYTES};
 /// The space of a pool.
 pub struct Room {
     space: RefCell<Space>,
-    /// Blocks for the nodes of the tables of space, while a checkpoint writes these tables.
-    aside: RefCell<Option<Vec<Address>>>,
+    /// Whether a checkpoint writes the tables of space now.
+    writes_rows: Cell<bool>,
 }
 
 /// Guard of a read of a client. No address that is freed later is given away until it is dropped.
@@ -31,7 +31,7 @@ impl Drop for ReadGuard {
 impl Room {
     /// Shares a space.
     pub fn new(space: Space) -> Rc<Self> {
-        Rc::new(Self { space: RefCell::new(space), aside: RefCell::default() })
+        Rc::new(Self { space: RefCell::new(space), writes_rows: Cell::new(false) })
     }
 
     /// Returns the bytes on the device of adjacent blocks.
@@ -58,41 +58,32 @@ impl Room {
         Ok((taken.address, taken.blocks))
     }
 
-    /// Takes a block for a node: one that was set aside, or any free one.
+    /// Takes a block for a node.
     ///
     /// # Errors
     /// `NoSpace` if none is free.
     pub fn take_node(&self) -> Result<Address> {
-        match &mut *self.aside.borrow_mut() {
-            None => self.space.borrow_mut().take_node(),
-            // Another block would not be in the rows that are being written.
-            Some(aside) => aside.pop().ok_or_else(|| {
-                error!(NoSpace, "the tables of free space need more nodes than were set aside")
-            }),
+        match self.writes_rows.get() {
+            true => self.space.borrow_mut().take_space_node(),
+            false => self.space.borrow_mut().take_node(),
         }
     }
 
-    /// Sets blocks aside for the tables of space. Returns the rows of the checkpoint, which show them as used.
+    /// Returns the rows of the running checkpoint. Until [`Room::end_rows`] all new nodes are those of the tables of
+    /// space, of which at most `nodes` are needed. They change no row.
     ///
     /// # Errors
-    /// `NoSpace` if too few are free.
-    pub fn begin_rows(&self, nodes: usize) -> Result<SpaceRows> {
-        let mut aside = Vec::with_capacity(nodes);
-        for _ in 0..nodes {
-            aside.push(self.space.borrow_mut().take_node()?);
-        }
-        *self.aside.borrow_mut() = Some(aside);
-        Ok(self.space.borrow_mut().rows())
+    /// `NoSpace` if too few blocks are free.
+    pub fn begin_rows(&self, nodes: u64) -> Result<SpaceRows> {
+        let mut space = self.space.borrow_mut();
+        space.prepare_space_nodes(nodes)?;
+        self.writes_rows.set(true);
+        Ok(space.rows())
     }
 
-    /// Frees the blocks that were set aside and not used, and the replaced nodes of the tables of space. The rows of
-    /// the next checkpoint have them.
-    pub fn end_rows(&self, replaced: impl IntoIterator<Item = Address>) {
-        let aside = self.aside.take().unwrap_or_default();
-        let mut space = self.space.borrow_mut();
-        for (address, blocks) in Space::runs_of(aside.into_iter().chain(replaced).collect()) {
-            space.free_later(address, blocks);
-        }
+    /// Ends the writes of the tables of space.
+    pub fn end_rows(&self) {
+        self.writes_rows.set(false);
     }
 
     /// Calls `each` with the space.

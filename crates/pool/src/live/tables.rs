@@ -228,6 +228,11 @@ impl Tables {
         (state.tree.expect("a known table has a tree"), edits, last)
     }
 
+    /// Returns the tree of a table, as of the last checkpoint.
+    pub fn tree(&self, table: Table) -> Root {
+        self.states.borrow()[table as usize].tree.expect("a known table has a tree")
+    }
+
     /// Returns the number of nodes of a table's tree.
     pub fn nodes(&self, table: Table) -> u64 {
         self.states.borrow()[table as usize].tree.map_or(0, |tree| tree.nodes)

@@ -46,8 +46,14 @@ struct Extent {
     ready: Bits,
     /// Free blocks by the rows of the last checkpoint, and by what happened up to the last cut.
     stored: Bits,
-    /// Whether rows of the extent differ from those on disk.
-    is_new: bool,
+}
+
+impl Extent {
+    /// Makes all blocks ready, in an extent whose blocks in use are not in rows.
+    fn open_all(&mut self, blocks: u32) {
+        self.frontier = blocks;
+        self.ready.set(1, blocks - 1, true);
+    }
 }
 
 /// Blocks in use and free blocks.
@@ -153,17 +159,34 @@ impl Space {
         if self.unused.remove(&row.extent).is_none() {
             return Err(format!("extent {} twice, or in the log", row.extent));
         }
-        let extent = Extent {
+        let mut extent = Extent {
             content: row.content,
             generation: row.generation,
             frontier: row.frontier,
             frontier_at_cut: row.frontier,
             ready: Bits::new(blocks),
             stored: Bits::new(blocks),
-            is_new: false,
         };
+        if row.content == Content::SPACE {
+            extent.open_all(blocks);
+        }
         self.extents.insert(row.extent, extent);
         self.count_used(row.content, u64::from(row.frontier - 1));
+        Ok(())
+    }
+
+    /// Notes that a node of the tables of space is in use, after the rows of the extents were taken.
+    ///
+    /// # Errors
+    /// A description of an address that no such node can have.
+    pub fn load_space_node(&mut self, address: Address) -> Result<(), String> {
+        let extent = self.extents.get_mut(&address.extent());
+        let extent = extent.filter(|extent| {
+            extent.content == Content::SPACE && extent.ready.is_set(address.offset())
+        });
+        let Some(extent) = extent else { return Err(format!("a node at {address:?}")) };
+        extent.ready.set(address.offset(), 1, false);
+        self.count_used(Content::SPACE, 1);
         Ok(())
     }
 
@@ -208,7 +231,7 @@ impl Space {
     fn count_used(&mut self, content: Content, blocks: u64) {
         match content {
             Content::DATA => self.counts.data += blocks,
-            Content::NODES => self.counts.nodes += blocks,
+            Content::NODES | Content::SPACE => self.counts.nodes += blocks,
             _ => return,
         }
         self.counts.free -= blocks;
@@ -217,7 +240,7 @@ impl Space {
     fn count_freed(&mut self, content: Content, blocks: u64) {
         match content {
             Content::DATA => self.counts.data -= blocks,
-            Content::NODES => self.counts.nodes -= blocks,
+            Content::NODES | Content::SPACE => self.counts.nodes -= blocks,
             _ => return,
         }
         self.counts.free += blocks;
@@ -236,15 +259,17 @@ impl Space {
     fn claim(&mut self, number: u64, content: Content) {
         let generation = self.unused.remove(&number).expect("an unused extent is claimed");
         let blocks = self.geometry.extent_blocks();
-        let extent = Extent {
+        let mut extent = Extent {
             content,
             generation,
             frontier: 1,
             frontier_at_cut: 1,
             ready: Bits::new(blocks),
             stored: Bits::new(blocks),
-            is_new: true,
         };
+        if content == Content::SPACE {
+            extent.open_all(blocks);
+        }
         self.extents.insert(number, extent);
         self.claimed.push(number);
         self.change(number);
@@ -305,6 +330,39 @@ impl Space {
     pub fn take_node(&mut self) -> Result<Address> {
         let taken = self.take(Content::NODES, 1, 0);
         taken.map(|taken| taken.address).ok_or_else(|| error!(NoSpace, "the pool has no free block"))
+    }
+
+    /// Claims extents for the nodes of the tables of space until `nodes` blocks are ready in such extents. The rows of
+    /// the running checkpoint have the claims.
+    ///
+    /// # Errors
+    /// `NoSpace` if no extent is free.
+    pub fn prepare_space_nodes(&mut self, nodes: u64) -> Result<()> {
+        let is_space = |extent: &&Extent| extent.content == Content::SPACE;
+        let ready = |space: &Self| -> u64 {
+            space.extents.values().filter(is_space).map(|it| u64::from(it.ready.count())).sum()
+        };
+        while ready(self) < nodes {
+            let Some((number, _)) = self.unused.first_key_value() else {
+                return Err(error!(NoSpace, "the pool has no free extent for its tables"));
+            };
+            self.claim(*number, Content::SPACE);
+        }
+        Ok(())
+    }
+
+    /// Takes a block for a node of the tables of space.
+    ///
+    /// # Errors
+    /// `NoSpace` if [`Space::prepare_space_nodes`] has prepared too few.
+    pub fn take_space_node(&mut self) -> Result<Address> {
+        let Some(taken) = self.find_hole(Content::SPACE, (0, 0), 1) else {
+            return Err(error!(NoSpace, "the tables of free space need more nodes than expected"));
+        };
+        let extent = self.extents.get_mut(&taken.address.extent()).expect("the hole is in it");
+        extent.ready.set(taken.address.offset(), 1, false);
+        self.count_used(Content::SPACE, 1);
+        Ok(taken.address)
     }
 
     fn take(&mut self, content: Content, most: u64, reserve: usize) -> Option<Taken> {
@@ -384,6 +442,9 @@ impl Space {
         }
         let number = address.extent();
         let Some(extent) = self.extents.get_mut(&number) else { return };
+        if extent.content == Content::SPACE {
+            return;
+        }
         let (first, end) = (address.offset(), address.offset() + blocks as u32);
         // Blocks at the frontier were never free in a row.
         let known = end.min(extent.frontier_at_cut);
@@ -471,13 +532,6 @@ impl Space {
         self.waiting.by_root(Taken { address, blocks });
     }
 
-    /// Frees nodes of the tables of space, which the running checkpoint replaces while it writes its rows. The next
-    /// checkpoint has them in its rows.
-    pub fn free_later(&mut self, address: Address, blocks: u64) {
-        self.freed(address, blocks, false);
-        self.waiting.by_root(Taken { address, blocks });
-    }
-
     fn freed(&mut self, address: Address, blocks: u64, is_of_checkpoint: bool) {
         let content = self.extents.get(&address.extent()).map(|extent| extent.content);
         self.count_freed(content.expect("freed blocks are in an extent"), blocks);
@@ -513,7 +567,7 @@ impl Space {
     pub fn used(&self) -> Vec<(Content, Taken)> {
         let mut all = Vec::new();
         for (number, extent) in &self.extents {
-            if !matches!(extent.content, Content::DATA | Content::NODES) {
+            if matches!(extent.content, Content::LOG | Content::FAR_AREA) {
                 continue;
             }
             let waiting = self.waiting.of_extent(*number, self.geometry.extent_blocks());

@@ -1,9 +1,6 @@
 //! The rows of a checkpoint: the extents and their free blocks at its cut.
 
-use std::collections::BTreeMap;
-
 use super::Space;
-use crate::Address;
 use crate::rows::{ExtentRow, FREE_ROW_BLOCKS, FreeRow};
 
 /// Rows that a checkpoint writes again.
@@ -36,14 +33,12 @@ impl Space {
         let changed = std::mem::take(&mut self.changed);
         let mut rows = SpaceRows::default();
         for (number, free) in changed {
-            let Some(extent) = self.extents.get_mut(&number) else { continue };
-            extent.is_new = false;
+            let Some(extent) = self.extents.get(&number) else { continue };
             for row in free {
                 let bitmap = extent.stored.bytes(row * FREE_ROW_BLOCKS);
                 rows.free.push(FreeRow { extent: number, part: u64::from(row), bitmap });
             }
             let free_blocks = extent.stored.count();
-            let extent = &self.extents[&number];
             rows.extents.push(self.row(number, extent, free_blocks));
         }
         rows
@@ -57,20 +52,5 @@ impl Space {
         }
         self.waiting.counted();
         self.give();
-    }
-
-    /// Returns adjacent runs of addresses, sorted, for frees of single blocks.
-    pub fn runs_of(mut addresses: Vec<Address>) -> BTreeMap<Address, u64> {
-        addresses.sort_unstable();
-        let mut runs: BTreeMap<Address, u64> = BTreeMap::new();
-        for address in addresses {
-            match runs.last_entry() {
-                Some(mut last) if last.key().bits() + last.get() == address.bits() => {
-                    *last.get_mut() += 1;
-                }
-                _ => drop(runs.insert(address, 1)),
-            }
-        }
-        runs
     }
 }
