@@ -318,6 +318,7 @@ impl Inner {
             }
         }
         self.numbers.next.set(self.numbers.end.get());
+        self.room.with(Space::replayed);
         Ok(())
     }
 

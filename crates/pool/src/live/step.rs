@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::pool::Inner;
 use super::vdisk::Vdisk;
-use crate::map::{Finds, Overwritten, Replaced, RunChange};
+use crate::map::{Finds, Overwritten, Replaced, Run, RunChange};
 use crate::name::Label;
 use crate::rows::{
     DetailRow, LabelRow, Row as _, SnapshotFlags, SnapshotRow, Table, VdiskRow, VdiskState,
@@ -57,6 +57,10 @@ impl Inner {
         for step in steps {
             match step {
                 Step::Changed(vdisk, change) => {
+                    let Run { kind, address, blocks, .. } = change.run;
+                    if kind.has_blocks() {
+                        self.room.with(|space| space.acknowledged(address, blocks));
+                    }
                     let mut finds = Overwrites { pool: self, vdisk: &vdisk, record };
                     let mut fresh = vdisk.fresh.borrow_mut();
                     let before = fresh.count();

@@ -104,6 +104,8 @@ pub struct Space {
     /// Changes of stored bitmaps since the cut.
     late: Vec<Late>,
     is_cut: bool,
+    /// Whether an opening replays the log.
+    is_replaying: bool,
     /// Extents that were claimed since the rows were last written, whose headers are not written yet.
     claimed: Vec<u64>,
 }
@@ -129,6 +131,7 @@ impl Space {
             changed: BTreeMap::new(),
             late: Vec::new(),
             is_cut: false,
+            is_replaying: true,
             claimed: Vec::new(),
         };
         for extent in log {
@@ -371,7 +374,10 @@ impl Space {
             .or_else(|| self.take_new(content, most, reserve))
             .or_else(|| self.take_hole(content, most))?;
         self.count_used(content, taken.blocks);
-        self.store(taken.address, taken.blocks, false, content == Content::NODES);
+        // Data are in the rows of a checkpoint only if it contains their record.
+        if content == Content::NODES {
+            self.store(taken.address, taken.blocks, false, true);
+        }
         Some(taken)
     }
 
@@ -446,14 +452,14 @@ impl Space {
             return;
         }
         let (first, end) = (address.offset(), address.offset() + blocks as u32);
-        // Blocks at the frontier were never free in a row.
-        let known = end.min(extent.frontier_at_cut);
-        if is_free || first < known {
-            let count = if is_free { end } else { known } - first;
-            extent.stored.set(first, count, is_free);
+        // Records are acknowledged in the order of their blocks, so skipped blocks are those of refused writes.
+        let frontier = extent.frontier_at_cut;
+        if first > frontier {
+            extent.stored.set(frontier, first - frontier, true);
         }
-        extent.frontier_at_cut = extent.frontier_at_cut.max(end);
-        let rows = first / FREE_ROW_BLOCKS..=(end - 1) / FREE_ROW_BLOCKS;
+        extent.stored.set(first, end - first, is_free);
+        extent.frontier_at_cut = frontier.max(end);
+        let rows = first.min(frontier) / FREE_ROW_BLOCKS..=(end - 1) / FREE_ROW_BLOCKS;
         self.change(number).extend(rows);
     }
 
@@ -473,7 +479,6 @@ impl Space {
         if end > behind {
             if first > behind {
                 extent.ready.set(behind, first - behind, true);
-                extent.stored.set(behind, first - behind, true);
             }
             extent.frontier = end;
         }
@@ -486,7 +491,6 @@ impl Space {
         }
         let content = extent.content;
         self.count_used(content, blocks);
-        self.store(address, blocks, false, false);
         Ok(())
     }
 
@@ -515,13 +519,22 @@ impl Space {
         extent.ready.set(address.offset(), blocks as u32, true);
         let content = extent.content;
         self.count_freed(content, blocks);
-        self.store(address, blocks, true, false);
+    }
+
+    /// Notes that a record with blocks from [`Space::take_data`] or [`Space::replay_take`] is acknowledged.
+    pub fn acknowledged(&mut self, address: Address, blocks: u64) {
+        self.store(address, blocks, false, false);
     }
 
     /// Frees blocks that record `record` has freed. They are given away when the record is proven, and the reads that
     /// began before have ended.
     pub fn free_by_record(&mut self, address: Address, blocks: u64, record: u64) {
         self.freed(address, blocks, false);
+        if self.is_replaying {
+            // A later record may name the blocks again, because this one was proven before.
+            let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
+            return extent.ready.set(address.offset(), blocks as u32, true);
+        }
         self.waiting.by_record(Taken { address, blocks }, record);
     }
 
@@ -536,6 +549,11 @@ impl Space {
         let content = self.extents.get(&address.extent()).map(|extent| extent.content);
         self.count_freed(content.expect("freed blocks are in an extent"), blocks);
         self.store(address, blocks, true, is_of_checkpoint);
+    }
+
+    /// Ends the replay of the log.
+    pub fn replayed(&mut self) {
+        self.is_replaying = false;
     }
 
     /// Notes that all records up to `record` are proven.
