@@ -197,7 +197,12 @@ impl Inner {
             list.push(root);
         }
         list.extend(own);
-        for (index, tree) in list.iter().filter(|tree| tree.top.is_some()).enumerate() {
+        list.retain(|tree| tree.top.is_some());
+        if list.is_empty() {
+            // Otherwise the list of a later snapshot would count, whose nodes leave with that one.
+            list.push(Root::empty(runs(TreeKind::Change, vdisk)));
+        }
+        for (index, tree) in list.iter().enumerate() {
             self.tables.put_taken(&TreeRow {
                 vdisk: vdisk.number,
                 last,
