@@ -191,6 +191,10 @@ bugs! {
     HoleDropped = "133",
     /// 134 an interval tree is born at its end
     IntervalBornLate = "134",
+    /// 140 a pool gives a freed block away before the record that freed it is proven
+    GivenUnproven = "140",
+    /// 141 a pool gives a freed block away under a read that began before
+    GivenUnderRead = "141",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

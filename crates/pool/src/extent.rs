@@ -29,6 +29,8 @@ kinds! {
         LOG = 3,
         /// The far area with superblocks; such an extent has no header.
         FAR_AREA = 4,
+        /// Nodes of the tables of extents and of free blocks. These trees alone tell which blocks are in use.
+        SPACE = 5,
     }
 }
 

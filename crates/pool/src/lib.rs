@@ -11,12 +11,15 @@
 //! | `name.rs` | names of vdisks and snapshots |
 //! | `cell.rs` | the state in the labels below |
 //! | `unknown.rs` | the rule for unknown flags and kinds |
+//! | `space/` | blocks in use, and free ones |
+//! | `live/` | an open pool: commits, checkpoints, reads, the catalogue |
 //! | `map/` | trees: maps of versions, dead entries, tables |
 
 #![forbid(unsafe_code)]
 
 mod address;
 pub mod cell;
+pub mod live;
 pub mod extent;
 pub mod geometry;
 pub mod log;
@@ -24,6 +27,7 @@ pub mod map;
 pub mod name;
 pub mod root;
 pub mod rows;
+pub mod space;
 pub mod unknown;
 
 pub use address::{Address, BLOCK_BYTES};

@@ -10,6 +10,7 @@ mod bench;
 mod commands;
 mod kept;
 pub mod nbd;
+pub mod recorded;
 mod refusal;
 mod smoke;
 mod strict;

@@ -1,4 +1,4 @@
-//! Rings of records for logs and journals, as in `docs/formats/log.md`: positions, records, and recovery. No I/O.
+//! Rings of records for logs and journals, as in `docs/formats/log.md`: positions, records, and recovery.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -7,14 +7,17 @@
 //! | `room.rs` | the free space of a ring, and the positions of new records |
 //! | `survey.rs` | the search for records in the sectors of a ring |
 //! | `verdict.rs` | the records that count, the end of the log, and damage |
+//! | `log.rs` | the I/O: recovery, new records, flushes |
 
 mod item;
+mod log;
 mod record;
 mod room;
 mod survey;
 mod verdict;
 
 pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, items};
+pub use log::{Appended, Found, Log, Numbers, Recovered};
 pub use record::{Head, RECORD_HEADER_BYTES, RECORD_MAGIC, Wrong, record_checksum};
 pub use room::{Full, Room};
 pub use survey::Survey;

@@ -9,7 +9,7 @@ use meta::vault::{Options, Vault};
 use sim::SimWorld;
 use sim::draw::Stream;
 
-use crate::disk::Trace;
+use testkit::recorded::Trace;
 use crate::scene::{self, SMALL, block_on, some};
 
 const PLACES: u64 = 500;
@@ -17,7 +17,7 @@ const PLACES: u64 = 500;
 async fn opened(
     env: &block::Env,
     policy: Policy,
-) -> (Vault, Vec<Rc<crate::disk::Disk>>, Allocator) {
+) -> (Vault, Vec<Rc<testkit::recorded::Disk>>, Allocator) {
     let disks = scene::blank(1, &Trace::default());
     Vault::format(env, &scene::lowers(&disks), scene::SHAPE).await.unwrap();
     let vault = Vault::open(env, some(&disks), &SMALL).await.unwrap();

@@ -4,7 +4,7 @@ use block::{Env, ErrorKind};
 use meta::vault::{CopyState, Options, Vault};
 use sim::SimWorld;
 
-use crate::disk::{Disk, Fails, Trace};
+use testkit::recorded::{Disk, Fails, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 
 const ALONE: Options = Options { may_degrade: true, ..SMALL };

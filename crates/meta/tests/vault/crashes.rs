@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sim::SimWorld;
 
-use crate::disk::{Disk, Event, Fails, Moment, Trace};
+use testkit::recorded::{Disk, Event, Fails, Moment, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 use meta::vault::{Options, Vault};
 

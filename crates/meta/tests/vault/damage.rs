@@ -7,7 +7,7 @@ use block::ErrorKind;
 use meta::vault::{Findings, Options, Vault};
 use sim::SimWorld;
 
-use crate::disk::{Disk, Trace};
+use testkit::recorded::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 
 /// Result of opening a vault on damaged disks and reading all its content.

@@ -9,7 +9,7 @@ use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
 use crate::crashes::{Played, moments, some_cuts};
-use crate::disk::{Disk, Event, SECTOR, Trace};
+use testkit::recorded::{Disk, Event, SECTOR, Trace};
 use crate::scene::{self, DISK_BYTES, SMALL, block_on};
 
 /// Bytes of a data block on the disk.

@@ -10,7 +10,7 @@ use meta::vault::{Array, Options, Vault};
 use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
-use crate::disk::{Disk, Trace};
+use testkit::recorded::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 
 fn put(bytes: &mut [u8], at: usize, part: &[u8]) {

@@ -5,7 +5,6 @@ mod copies;
 mod crashes;
 mod damage;
 mod data;
-mod disk;
 mod figures;
 mod golden;
 mod model;

@@ -7,7 +7,7 @@ use meta::vault::{Array, Bitmap, Cell, Codec, Log, ObjectId, Options, Shape, Spe
 use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
-use crate::disk::{Disk, Event, Trace};
+use testkit::recorded::{Disk, Event, Trace};
 
 /// Bytes of a vault's disk: enough for the smallest log and a few pages.
 pub const DISK_BYTES: usize = 320 << 10;

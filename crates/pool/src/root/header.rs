@@ -131,6 +131,16 @@ impl Header {
     }
 }
 
+impl super::store::Encoded for Header {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        self.encode()
+    }
+
+    fn decode(bytes: &[u8], pool: Uuid, _: u32) -> Result<Self, Wrong> {
+        Self::decode(bytes, Some(pool))
+    }
+}
+
 impl RootStructure for Header {
     fn sequence(&self) -> u64 {
         self.sequence

@@ -6,13 +6,16 @@
 //! | `header.rs` | the header of a pool |
 //! | `superblock.rs` | the superblock of an allocator |
 //! | `areas.rs` | the choice among four slots, and the order of writes |
+//! | `store.rs` | the I/O of both |
 
 mod areas;
 mod header;
 mod prelude;
+mod store;
 mod superblock;
 
 pub use areas::{Area, Choice, RootStructure, Slots, Step, Unusable, choose, place, steps};
 pub use header::{HEADER_MAGIC, Header};
 pub use prelude::{SLOT_BYTES, Wrong, root_checksum};
+pub use store::{Encoded, RootStore};
 pub use superblock::{SUPERBLOCK_MAGIC, Superblock, SuperblockFlags, TABLES};

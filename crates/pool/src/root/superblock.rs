@@ -216,6 +216,16 @@ impl Raw {
     }
 }
 
+impl super::store::Encoded for Superblock {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        self.encode()
+    }
+
+    fn decode(bytes: &[u8], pool: Uuid, pair: u32) -> Result<Self, Wrong> {
+        Self::decode(bytes, pool, pair)
+    }
+}
+
 impl RootStructure for Superblock {
     fn sequence(&self) -> u64 {
         self.sequence

@@ -1,4 +1,6 @@
 //! Disks in memory that record all writes and flushes, so that a test can build every crash state of the disks.
+//!
+//! Their requests end at once. [`Strict`](crate::Strict) is a lower that uses every freedom of the contract.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,32 +8,43 @@ use std::task::{Context, Poll};
 
 use block::{ChildId, Core, Done, Error, ErrorKind, Info, Lower, Op, Result, Started};
 
+/// Bytes of a sector, of which a power cut keeps all or none.
 pub const SECTOR: usize = 512;
 
 /// The recorded events on all disks of a test, in order.
 #[derive(Clone, Default)]
 pub struct Trace(Rc<RefCell<Vec<Event>>>);
 
+/// An event on the disks of a test, or a step of the test.
 #[derive(Clone)]
 pub enum Event {
+    /// A write.
     Write {
+        /// Number of the disk.
         disk: usize,
+        /// First byte on the disk.
         at: usize,
+        /// The bytes that were written.
         data: Rc<[u8]>,
     },
+    /// A flush.
     Flush {
+        /// Number of the disk.
         disk: usize,
     },
-    /// The step with this number has begun. `Answered`: the vault has acknowledged the step.
+    /// The step of the test with this number has begun.
     Begun(u64),
+    /// The step of the test with this number has been acknowledged.
     Answered(u64),
 }
 
 impl Trace {
+    /// Adds an event.
     pub fn note(&self, event: Event) {
         self.0.borrow_mut().push(event);
     }
 
+    /// Returns the events so far, and forgets them.
     pub fn take(&self) -> Vec<Event> {
         self.0.take()
     }
@@ -48,17 +61,24 @@ pub struct Fails {
     pub reads: bool,
 }
 
+/// A disk in memory.
 pub struct Disk {
     number: usize,
+    /// The bytes that a read returns.
     pub bytes: RefCell<Vec<u8>>,
+    /// The operations that fail.
     pub fails: Cell<Fails>,
+    /// Number of flushes so far.
     pub flushes: Cell<u64>,
+    /// Number of writes so far.
     pub writes: Cell<u64>,
+    /// Number of reads so far.
     pub reads: Cell<u64>,
     trace: Trace,
 }
 
 impl Disk {
+    /// Creates a disk with these bytes that records its events in `trace`.
     pub fn new(number: usize, bytes: Vec<u8>, trace: &Trace) -> Rc<Self> {
         Rc::new(Self {
             number,
@@ -71,6 +91,7 @@ impl Disk {
         })
     }
 
+    /// Returns a handle to the disk, as a device has it.
     pub fn lower(self: &Rc<Self>) -> Lower {
         let info = Info::disk(self.bytes.borrow().len() as u64, 512);
         Lower::new(self.clone(), 0, info, format!("disk{}", self.number).into())
@@ -108,7 +129,8 @@ impl Disk {
                 self.flushes.set(self.flushes.get() + 1);
                 self.trace.note(Event::Flush { disk: self.number });
             }
-            Op::Discard { .. } | Op::Status { .. } => unreachable!("a vault does not do that"),
+            Op::Discard { .. } => {}
+            Op::Status { .. } => unreachable!("no test asks for block status"),
         }
         Ok(())
     }
@@ -135,22 +157,28 @@ impl Core for Disk {
 /// A write to a disk that no flush has made durable yet.
 #[derive(Clone)]
 pub struct Pending {
+    /// First byte on the disk.
     pub at: usize,
+    /// The bytes that were written.
     pub data: Rc<[u8]>,
 }
 
 /// The state of a disk at one moment of a recording: durable bytes, and pending writes that a power cut may lose.
 #[derive(Clone)]
 pub struct Moment {
+    /// Bytes that a flush has made durable.
     pub durable: Vec<u8>,
+    /// Writes since the last flush, in order.
     pub pending: Vec<Pending>,
 }
 
 impl Moment {
+    /// Creates the state of a disk with these durable bytes.
     pub fn new(durable: Vec<u8>) -> Self {
         Self { durable, pending: Vec::new() }
     }
 
+    /// Changes the state by an event on the disk.
     pub fn note(&mut self, event: &Event) {
         match event {
             Event::Write { at, data, .. } => {

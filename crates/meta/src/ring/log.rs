@@ -1,0 +1,294 @@
+//! The I/O of a ring: recovery of its records, appending of new ones, flushes, and the proof of flushed numbers.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use block::env::Mono;
+use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Op, Result, all, error};
+
+use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, Survey, Verdict};
+
+/// Bytes that a recovery reads at once.
+const READ_BYTES: u64 = 1 << 20;
+
+/// A record that a recovery has found, with its items.
+pub struct Found {
+    /// Header of the record.
+    pub head: Head,
+    /// The encoded items.
+    pub items: Vec<u8>,
+}
+
+/// The result of reading a ring.
+pub struct Recovered {
+    /// The records that count, damage, and the positions.
+    pub verdict: Verdict,
+    /// The items of all records that may count, in the order of the ring.
+    pub found: Vec<Found>,
+}
+
+/// The records of a ring. The owner writes them through a device, from one byte of it on.
+pub struct Log {
+    env: Env,
+    lower: Lower,
+    base: u64,
+    ring: Ring,
+    state: RefCell<State>,
+    changed: Notify,
+    /// Lock of the flush that runs. A flush that waits for it may find that the one before covers it.
+    flushing: Mutex,
+}
+
+struct State {
+    room: Room,
+    /// Number of the durable tail.
+    tail: u64,
+    /// The highest number of a record that is written, with its data and all records before it.
+    written: u64,
+    /// The highest number that a completed flush covers.
+    flushed: u64,
+    /// The highest number that a flushed record or root states as flushed.
+    proven: u64,
+    /// Records that state a higher flushed number than the record before them: their number, and that number.
+    stating: VecDeque<(u64, u64)>,
+    /// Flushed number in the last record.
+    stated: u64,
+    /// Time of the first acknowledgement that no flush covers.
+    unflushed_since: Option<Mono>,
+    failure: Option<Error>,
+}
+
+/// A record that is being written.
+pub struct Appended {
+    head: Head,
+    parts: Vec<Child>,
+}
+
+impl Log {
+    /// Reads the ring at byte `base` of `lower`, and judges its records. A part that cannot be read has no records.
+    ///
+    /// # Errors
+    /// `Limit` without a buffer.
+    pub async fn recover(
+        env: &Env,
+        lower: &Lower,
+        base: u64,
+        ring: Ring,
+        root: Root,
+    ) -> Result<Recovered> {
+        let mut survey = Survey::new(ring, root);
+        let mut found = Vec::new();
+        while let Some((place, len)) = survey.wanted() {
+            let len = len.min(READ_BYTES);
+            let range = ByteRange::new(base + place, len).expect("a wanted part has bytes");
+            let read = lower.read(range, env.buf(len as usize)?).await;
+            let mut keep = |head: &Head, items: &[u8]| {
+                found.push(Found { head: *head, items: items.to_vec() });
+            };
+            match read {
+                Ok(buf) => survey.feed(&buf.read(), &mut keep),
+                Err(_) => survey.feed(&vec![0; len as usize], &mut keep),
+            }
+        }
+        Ok(Recovered { verdict: survey.judge(), found })
+    }
+
+    /// Creates the log of an opening whose root is flushed: `next` is the position of its first record.
+    pub fn new(env: &Env, lower: &Lower, base: u64, ring: Ring, root: Root) -> Self {
+        let state = State {
+            room: Room::new(ring, root.tail.offset, root.tail),
+            tail: root.tail.number,
+            written: root.tail.number - 1,
+            flushed: root.flushed,
+            proven: root.flushed,
+            stating: VecDeque::new(),
+            stated: root.flushed,
+            unflushed_since: None,
+            failure: None,
+        };
+        let (env, lower, state) = (env.clone(), lower.clone(), RefCell::new(state));
+        let (changed, flushing) = (Notify::default(), Mutex::new());
+        Self { env, lower, base, ring, state, changed, flushing }
+    }
+
+    /// Returns the most bytes of the items of one record.
+    pub fn items_max(&self) -> usize {
+        self.ring.record_bytes_max() as usize - RECORD_HEADER_BYTES
+    }
+
+    /// Whether more than half of the ring is in use, so that the owner must move the tail soon.
+    pub fn is_half_full(&self) -> bool {
+        self.state.borrow().room.free() < self.ring.bytes() / 2
+    }
+
+    /// Waits until the ring has room for the longest record, or the log has failed.
+    pub async fn room(&self) {
+        let longest = self.ring.record_bytes_max();
+        let has_room = || {
+            let state = self.state.borrow();
+            state.failure.is_some() || state.room.fits(longest) == Ok(())
+        };
+        self.changed.until(has_room).await;
+    }
+
+    /// Begins to write a record of `count` items, beside the writes of its data. It has the next number.
+    ///
+    /// # Errors
+    /// The error of an earlier write; `NoSpace` if the ring is full.
+    ///
+    /// # Panics
+    /// If the items exceed [`Log::items_max`].
+    pub fn append(&self, items: &[u8], count: u32, data: Vec<Child>) -> Result<Appended> {
+        let mut state = self.state.borrow_mut();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let needed = (RECORD_HEADER_BYTES + items.len()) as u64;
+        state.room.fits(needed).map_err(|Full { needed, free }| {
+            error!(NoSpace, "the log has {free} bytes free, and a record needs {needed}")
+        })?;
+        let at = state.room.next();
+        let head = Head { items: count, ..Head::empty(at, state.tail, state.flushed) };
+        let mut bytes = Vec::with_capacity(items.len() + 2 * super::SECTOR_BYTES);
+        let head = head.encode(&self.ring, items, &mut bytes);
+        state.room.take(&head);
+        if head.flushed > state.stated {
+            state.stated = head.flushed;
+            state.stating.push_back((at.number, head.flushed));
+        }
+        drop(state);
+        let mut parts = data;
+        let mut from = 0;
+        for (place, len) in self.ring.parts(at.offset, head.bytes()) {
+            let Some(range) = ByteRange::new(self.base + place, len) else { continue };
+            let buf = self.env.buf(len as usize).inspect_err(|error| self.fail(error))?;
+            buf.write().copy_from_slice(&bytes[from..from + len as usize]);
+            parts.push(self.lower.start(Op::write(range, buf)));
+            from += len as usize;
+        }
+        Ok(Appended { head, parts })
+    }
+
+    /// Waits until a record, all records before it, and their data are written. Returns the position behind it.
+    ///
+    /// # Errors
+    /// The first error of a write, of this record or of an earlier one. Then the log takes no further records.
+    pub async fn acknowledged(&self, appended: Appended) -> Result<Position> {
+        let Appended { head, parts } = appended;
+        let mut results = all(parts).await.into_iter().map(|done| done.result);
+        if let Some(error) = results.find_map(Result::err) {
+            self.fail(&error);
+            return Err(error);
+        }
+        let number = head.at.number;
+        let is_next = || {
+            let state = self.state.borrow();
+            state.failure.is_some() || state.written == number - 1
+        };
+        self.changed.until(is_next).await;
+        let mut state = self.state.borrow_mut();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        state.written = number;
+        state.unflushed_since.get_or_insert(self.env.now());
+        drop(state);
+        self.changed.wake();
+        Ok(head.next())
+    }
+
+    fn fail(&self, error: &Error) {
+        self.state.borrow_mut().failure.get_or_insert_with(|| error.clone());
+        self.changed.wake();
+    }
+
+    /// Makes all records durable that are acknowledged now.
+    ///
+    /// # Errors
+    /// The error of the flush, or of an earlier write. Then the log takes no further records.
+    pub async fn flush(&self) -> Result<()> {
+        let wanted = self.state.borrow().written;
+        let _turn = self.flushing.lock().await;
+        let covers = {
+            let state = self.state.borrow();
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
+            if state.flushed >= wanted {
+                return Ok(());
+            }
+            state.written
+        };
+        self.flush_up_to(covers).await
+    }
+
+    /// Flushes the device, also if all records are flushed: for data that no record names yet.
+    ///
+    /// # Errors
+    /// As [`Log::flush`].
+    pub async fn flush_device(&self) -> Result<()> {
+        let _turn = self.flushing.lock().await;
+        let covers = self.state.borrow().written;
+        self.flush_up_to(covers).await
+    }
+
+    async fn flush_up_to(&self, covers: u64) -> Result<()> {
+        let since = self.state.borrow_mut().unflushed_since.take();
+        if let Err(error) = self.lower.flush().await {
+            self.state.borrow_mut().unflushed_since = since;
+            self.fail(&error);
+            return Err(error);
+        }
+        let mut state = self.state.borrow_mut();
+        state.flushed = state.flushed.max(covers);
+        if state.written > covers {
+            state.unflushed_since.get_or_insert(self.env.now());
+        }
+        while let Some((number, stated)) = state.stating.front().copied()
+            && number <= covers
+        {
+            state.proven = state.proven.max(stated);
+            state.stating.pop_front();
+        }
+        drop(state);
+        self.changed.wake();
+        Ok(())
+    }
+
+    /// Returns the highest number of a record that is written, the highest flushed and the highest proven number.
+    pub fn numbers(&self) -> Numbers {
+        let state = self.state.borrow();
+        Numbers { written: state.written, flushed: state.flushed, proven: state.proven }
+    }
+
+    /// Returns the time of the first acknowledgement that no flush covers.
+    pub fn unflushed_since(&self) -> Option<Mono> {
+        self.state.borrow().unflushed_since
+    }
+
+    /// Returns the state that a root contains: the tail, and the highest flushed number.
+    pub fn root(&self, tail: Position) -> Root {
+        Root { tail, flushed: self.state.borrow().flushed.max(tail.number - 1) }
+    }
+
+    /// Moves the tail, after a root with it counts. The flushed number in the root is proven then.
+    pub fn trim(&self, root: Root) {
+        let mut state = self.state.borrow_mut();
+        state.room.trim(root.tail.offset);
+        state.tail = root.tail.number;
+        state.proven = state.proven.max(root.flushed);
+        drop(state);
+        self.changed.wake();
+    }
+}
+
+/// The progress of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbers {
+    /// The highest number of a record that is written, with all before it.
+    pub written: u64,
+    /// The highest number that a completed flush covers.
+    pub flushed: u64,
+    /// The highest number that a flushed record or root states as flushed.
+    pub proven: u64,
+}

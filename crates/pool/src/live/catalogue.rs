@@ -1,0 +1,456 @@
+//! The vdisks and snapshots of a pool by name: searches, and the commands that make and remove them.
+//!
+//! One command at a time changes the catalogue, so a name is free, and a snapshot exists, until the record of the
+//! command has its place in the order.
+
+use std::rc::Rc;
+
+use block::units::write_size;
+use block::{Error, Result, bail, error};
+use meta::Uuid;
+
+use super::commit::{Change, SUM_BYTES, row_bytes};
+use super::pool::{ALLOCATOR, Inner};
+use super::vdisk::Vdisk;
+use super::version::Version;
+use crate::BLOCK_BYTES;
+use crate::map::{Changes, Form, Kept, Number, Root, TreeKind};
+use crate::name::{Label, SnapshotRef, VdiskName, VersionName};
+use crate::rows::{
+    Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, HoldKind, HoldRow, LabelRow, NameRow, NameState,
+    OwnerRow, SnapshotFlags, SnapshotRow, SumKind, Table, TreeRow, VdiskFlags, VdiskRow,
+    VdiskState,
+};
+
+/// Largest size of a vdisk: 256 TiB.
+pub const VDISK_BYTES_MAX: u64 = 1 << 48;
+
+/// Snapshot numbers that are reserved at once.
+const NUMBERS_STEP: u64 = 1 << 16;
+
+/// Numbers of the allocator that are reserved at once.
+const OWN_NUMBERS_STEP: u64 = 1 << 16;
+
+/// A version that a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct VersionId {
+    /// Number of the vdisk.
+    pub vdisk: u64,
+    /// Number of the snapshot; `None` for the head.
+    pub snapshot: Option<Number>,
+}
+
+/// A version in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Name of the version.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+}
+
+/// Returns the key of a snapshot in its tables.
+pub fn snapshot_key(vdisk: u64, number: Number) -> Vec<u8> {
+    [vdisk, number].map(u64::to_be_bytes).concat()
+}
+
+/// Returns the error for the name of a removed vdisk.
+fn gone(name: &VdiskName) -> Error {
+    error!(Reason::VolumeGone, "the vdisk {name} was removed")
+        .next("make it again with cairn vdisk create or cairn vdisk clone")
+}
+
+impl Inner {
+    /// Returns the row of a name.
+    async fn name_row(&self, name: &VdiskName) -> Result<Option<NameRow>> {
+        let row = self.tables.get::<NameRow>(&name.key()).await?;
+        match row {
+            Some(row) if row.name != name.as_str() => Err(error!(
+                Invalid,
+                "the names {name} and {} have one short key; only one of them can exist",
+                row.name
+            )
+            .next("choose another name")),
+            row => Ok(row),
+        }
+    }
+
+    /// Returns the version with a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// `VolumeGone` for the name of a removed vdisk; those of reads of tables.
+    pub async fn find(&self, name: &VersionName) -> Result<Option<VersionId>> {
+        let Some(row) = self.name_row(&name.vdisk).await? else { return Ok(None) };
+        if row.state != NameState::LIVE {
+            return Err(gone(&name.vdisk));
+        }
+        let vdisk = row.vdisk;
+        let snapshot = match &name.snapshot {
+            None => return Ok(Some(VersionId { vdisk, snapshot: None })),
+            Some(SnapshotRef::Number(number)) => Some(*number),
+            Some(SnapshotRef::Label(label)) => {
+                let key = [&vdisk.to_be_bytes()[..], &label.key()].concat();
+                let row = self.tables.get::<LabelRow>(&key).await?;
+                row.filter(|row| row.label == label.as_str()).map(|row| row.number)
+            }
+        };
+        let Some(number) = snapshot else { return Ok(None) };
+        let row = self.snapshot_row(vdisk, number).await?;
+        let is_named = |row: &SnapshotRow| {
+            row.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) == 0
+        };
+        let found = row.filter(is_named).map(|_| VersionId { vdisk, snapshot: Some(number) });
+        Ok(found)
+    }
+
+    pub(super) async fn snapshot_row(
+        &self,
+        vdisk: u64,
+        number: Number,
+    ) -> Result<Option<SnapshotRow>> {
+        self.tables.get(&snapshot_key(vdisk, number)).await
+    }
+
+    /// Returns the size of a version in bytes.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist any more; those of reads of tables.
+    pub async fn size(&self, id: VersionId) -> Result<u64> {
+        let size = match id.snapshot {
+            Some(number) => self.snapshot_row(id.vdisk, number).await?.map(|row| row.size),
+            None => {
+                let row = self.tables.get::<VdiskRow>(&id.vdisk.to_be_bytes()).await?;
+                row.map(|row| row.size)
+            }
+        };
+        size.ok_or_else(|| error!(NotFound, "a version was removed meanwhile"))
+    }
+
+    /// Lists up to `most` versions with names after `after`: each vdisk, and behind it its snapshots. Their numbers are
+    /// in the order of their texts.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
+        let mut all = Vec::new();
+        for row in self.tables.all_of::<NameRow>(&[]).await? {
+            if row.state != NameState::LIVE {
+                continue;
+            }
+            let Some(vdisk) = self.tables.get::<VdiskRow>(&row.vdisk.to_be_bytes()).await? else {
+                continue;
+            };
+            let head =
+                Listed { name: row.name.clone(), size_bytes: vdisk.size, is_snapshot: false };
+            all.push(head);
+            for it in self.tables.all_of::<SnapshotRow>(&row.vdisk.to_be_bytes()).await? {
+                if it.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) != 0 {
+                    continue;
+                }
+                let name = format!("{}@{}", row.name, it.number);
+                all.push(Listed { name, size_bytes: it.size, is_snapshot: true });
+            }
+        }
+        all.retain(|listed| listed.name.as_str() > after);
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.truncate(most);
+        Ok(all)
+    }
+
+    /// Returns a handle to a version, and loads its vdisk.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn version(self: &Rc<Self>, id: VersionId) -> Result<Rc<Version>> {
+        Ok(Version::new(self.vdisk(id.vdisk).await?, id.snapshot))
+    }
+
+    /// Returns a vdisk in memory, and loads it if necessary.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk; those of reads of tables.
+    pub async fn vdisk(self: &Rc<Self>, number: u64) -> Result<Rc<Vdisk>> {
+        let known = self.vdisks.borrow().get(&number).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let loaded = self.load(number).await?;
+        // Another task may have loaded it meanwhile.
+        Ok(self.vdisks.borrow_mut().entry(number).or_insert(loaded).clone())
+    }
+
+    async fn load(self: &Rc<Self>, number: u64) -> Result<Rc<Vdisk>> {
+        let row = self.tables.get::<VdiskRow>(&number.to_be_bytes()).await?;
+        let Some(row) = row else { bail!(NotFound, "the pool has no vdisk number {number}") };
+        let origin = match row.origin {
+            0 => None,
+            vdisk => {
+                let id = VersionId { vdisk, snapshot: Some(row.origin_number) };
+                Some(Box::pin(self.version(id)).await?)
+            }
+        };
+        let mut kept = Kept::new(row.origin_number);
+        for snapshot in self.tables.all_of::<SnapshotRow>(&number.to_be_bytes()).await? {
+            if snapshot.flags.0 & SnapshotFlags::LEAVING.0 == 0 {
+                kept.insert(snapshot.number);
+            }
+        }
+        let prefix = [number, HEAD].map(u64::to_be_bytes).concat();
+        let mut own = Vec::new();
+        let mut dead = Root::empty(Form::dead(number));
+        for tree in self.tables.all_of::<TreeRow>(&prefix).await? {
+            match tree.index {
+                DEAD_ENTRIES_INDEX => dead = Root::decode(&tree.descriptor)?,
+                _ => own.push(Root::decode(&tree.descriptor)?),
+            }
+        }
+        let has_base = own.last().is_some_and(|tree| tree.form.kind == TreeKind::Base);
+        if origin.is_none() && !has_base {
+            own.push(Root::empty(Form::runs(TreeKind::Base, number, crate::map::SumKind::Crc32c)));
+        }
+        Ok(Rc::new(Vdisk::new(row, origin, kept, own, dead)))
+    }
+
+    /// Returns the next number of the allocator, for a vdisk, a group or a hold.
+    async fn own_number(self: &Rc<Self>) -> Result<u64> {
+        let numbers = &self.numbers;
+        if numbers.next.get() >= numbers.end.get() {
+            let end = numbers.end.get() + OWN_NUMBERS_STEP;
+            self.commit(Change::Numbers(None, end)).await?;
+            // A number is used only when its reservation is flushed.
+            self.log.flush().await?;
+        }
+        let count = numbers.next.replace(numbers.next.get() + 1);
+        Ok(u64::from(ALLOCATOR) << 48 | count)
+    }
+
+    /// Makes an empty vdisk. The result is durable after a flush.
+    ///
+    /// # Errors
+    /// `InUse` if the name exists, `Invalid` for an impossible size; those of a commit.
+    pub async fn create(self: &Rc<Self>, name: &VdiskName, size: u64) -> Result<VersionId> {
+        check_size(size)?;
+        let _turn = self.names.lock().await;
+        let before = self.free_name(name).await?;
+        let highest = before.map_or(0, |row| row.highest_number);
+        let row = self.new_row(name, size, None, highest + 1).await?;
+        let rows = self.rows_of_new(&row, highest);
+        self.commit(Change::Rows(rows, Vec::new())).await?;
+        Ok(VersionId { vdisk: row.vdisk, snapshot: None })
+    }
+
+    /// Checks that a name can be given to a new vdisk, and returns its row from an earlier one.
+    async fn free_name(&self, name: &VdiskName) -> Result<Option<NameRow>> {
+        match self.name_row(name).await? {
+            Some(row) if row.state == NameState::LIVE => {
+                Err(error!(InUse, "the vdisk {name} exists already")
+                    .next("choose another name, or remove it with cairn vdisk rm"))
+            }
+            row => Ok(row),
+        }
+    }
+
+    async fn new_row(
+        self: &Rc<Self>,
+        name: &VdiskName,
+        size: u64,
+        origin: Option<VersionId>,
+        next_number: Number,
+    ) -> Result<VdiskRow> {
+        let vdisk = self.own_number().await?;
+        let line = Uuid::draw(&self.env);
+        let of = origin.map_or((0, 0), |id| (id.vdisk, id.snapshot.unwrap_or_default()));
+        Ok(VdiskRow {
+            vdisk,
+            line,
+            name: name.as_str().to_owned(),
+            flags: VdiskFlags(0),
+            state: VdiskState::LIVE,
+            sum_kind: SumKind::CRC32C,
+            sum_bytes: SUM_BYTES,
+            fill: Fill::NONE,
+            block_bytes: BLOCK_BYTES,
+            owner: ALLOCATOR,
+            epoch: 1,
+            holder: [0; 16],
+            key_id: [0; 16],
+            size,
+            origin: of.0,
+            origin_number: of.1,
+            origin_device: [0; 16],
+            reservation: 0,
+            quota: 0,
+            next_number,
+            numbers_end: next_number + NUMBERS_STEP,
+            newest_kept: 0,
+            snapshots: 0,
+            own_blocks: 0,
+            shared_blocks: 0,
+            node_blocks: 0,
+            unfound_blocks: 0,
+            dead_blocks: 0,
+            made_unix_s: self.env.wall().as_secs(),
+            removed_unix_s: 0,
+            cadence_us: 0,
+            keep_last: 0,
+            keep_interval_s: 0,
+            mark: [0; 32],
+            composition: [0; 32],
+            trees: 0,
+            cipher: Cipher::NONE,
+        })
+    }
+
+    /// Returns the rows of a new vdisk in all tables.
+    fn rows_of_new(&self, row: &VdiskRow, highest_number: Number) -> Vec<(Table, Vec<u8>)> {
+        let name = VdiskName::parse(&row.name).expect("a new vdisk has a valid name");
+        let named = NameRow {
+            key: name.key(),
+            name: row.name.clone(),
+            vdisk: row.vdisk,
+            state: NameState::LIVE,
+            highest_number,
+            changed_unix_s: row.made_unix_s,
+        };
+        let owner =
+            OwnerRow { vdisk: row.vdisk, owner: ALLOCATOR, epoch: row.epoch, line: row.line };
+        vec![row_bytes(row), row_bytes(&named), row_bytes(&owner)]
+    }
+
+    /// Takes a snapshot of each vdisk, all at one instant. The snapshots are durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` for a missing vdisk, `InUse` if a vdisk has the label already; those of a commit.
+    pub async fn snapshot(
+        self: &Rc<Self>,
+        vdisks: &[Rc<Vdisk>],
+        label: Option<Label>,
+    ) -> Result<(u64, Vec<Number>)> {
+        let labelled = match &label {
+            Some(_) => Some(self.names.lock().await),
+            None => None,
+        };
+        for vdisk in vdisks {
+            if let Some(label) = &label {
+                let key = [&vdisk.number.to_be_bytes()[..], &label.key()].concat();
+                if self.tables.get::<LabelRow>(&key).await?.is_some() {
+                    let name = vdisk.row.borrow().name.clone();
+                    return Err(error!(InUse, "{name}@{label} exists already")
+                        .next("choose another label, or remove that snapshot"));
+                }
+            }
+            self.reserve_snapshots(vdisk).await?;
+        }
+        let group = if vdisks.len() > 1 { self.own_number().await? } else { 0 };
+        let change = Change::Snapshot(vdisks.to_vec(), label, group);
+        let committed = self.commit(change).await?;
+        drop(labelled);
+        Ok((committed.record, committed.snapshots))
+    }
+
+    /// Reserves further snapshot numbers of a vdisk if few are left.
+    async fn reserve_snapshots(self: &Rc<Self>, vdisk: &Rc<Vdisk>) -> Result<()> {
+        let end = vdisk.row.borrow().numbers_end;
+        let next = vdisk.sealed.get();
+        if next + NUMBERS_STEP / 2 < end {
+            return Ok(());
+        }
+        let change = Change::Numbers(Some(vdisk.clone()), next + NUMBERS_STEP);
+        self.commit(change).await?;
+        self.log.flush().await
+    }
+
+    /// Makes a vdisk with the content of a snapshot. It is durable after a flush.
+    ///
+    /// # Errors
+    /// `InUse` if the name exists, `NotFound` without the snapshot; those of a commit.
+    pub async fn clone_of(
+        self: &Rc<Self>,
+        origin: &VersionName,
+        name: &VdiskName,
+    ) -> Result<VersionId> {
+        let _turn = self.names.lock().await;
+        let before = self.free_name(name).await?;
+        let found = self.find(origin).await?;
+        let Some(id @ VersionId { vdisk, snapshot: Some(number) }) = found else {
+            return Err(error!(NotFound, "the pool has no snapshot {origin}")
+                .next("list the snapshots with cairn vdisk ls"));
+        };
+        let Some(mut snapshot) = self.snapshot_row(vdisk, number).await? else {
+            bail!(NotFound, "the snapshot {origin} was removed meanwhile");
+        };
+        // The numbers of a name are never used twice.
+        let highest = before.map_or(0, |row| row.highest_number);
+        let row = self.new_row(name, snapshot.size, Some(id), highest.max(number) + 1).await?;
+        snapshot.holds += 1;
+        let hold = HoldRow {
+            vdisk,
+            number,
+            hold: row.vdisk,
+            kind: HoldKind::CLONE,
+            holder: row.vdisk,
+            identity: row.line,
+            epoch: row.epoch,
+            expires_unix_s: 0,
+            borrowed: 0,
+            made_unix_s: row.made_unix_s,
+        };
+        let mut rows = vec![row_bytes(&hold), row_bytes(&snapshot)];
+        rows.extend(self.rows_of_new(&row, highest));
+        self.commit(Change::Rows(rows, Vec::new())).await?;
+        Ok(VersionId { vdisk: row.vdisk, snapshot: None })
+    }
+}
+
+/// Checks the size of a new or resized vdisk.
+pub fn check_size(size: u64) -> Result<()> {
+    let block = u64::from(BLOCK_BYTES);
+    if size == 0 || size > VDISK_BYTES_MAX {
+        return Err(error!(
+            Invalid,
+            "a vdisk of {} is impossible; it has {} to {}",
+            write_size(size),
+            write_size(block),
+            write_size(VDISK_BYTES_MAX)
+        )
+        .next("choose another size"));
+    }
+    if !size.is_multiple_of(block) {
+        return Err(error!(Invalid, "{size} bytes are not a multiple of {block}")
+            .next(format!("round up to {}", size.next_multiple_of(block))));
+    }
+    Ok(())
+}
+
+impl Vdisk {
+    fn new(
+        row: VdiskRow,
+        origin: Option<Rc<Version>>,
+        kept: Kept,
+        own: Vec<Root>,
+        dead: Root,
+    ) -> Self {
+        use std::cell::{Cell, RefCell};
+        let next = row.next_number;
+        Self {
+            number: row.vdisk,
+            line: row.line,
+            fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
+            taken: RefCell::default(),
+            own: RefCell::new(own.into()),
+            origin,
+            kept: RefCell::new(kept),
+            dead: Cell::new(dead),
+            new_dead: RefCell::default(),
+            next: Cell::new(next),
+            sealed: Cell::new(next),
+            cut: Cell::new(next),
+            cut_before: Cell::new(next),
+            is_head_removed: Cell::new(row.state == VdiskState::REMOVED),
+            removal: RefCell::default(),
+            row: RefCell::new(row),
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! Checkpoints: the changes up to one point become trees, and a superblock names them.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::Result;
+use meta::ring::Position;
+
+use super::commit::SUM_BYTES;
+use super::nodes::Passes;
+use super::pool::{ALLOCATOR, Inner};
+use super::catalogue::VersionId;
+use super::vdisk::{Removal, Vdisk};
+use super::version::{head_key, own_trees};
+use crate::map::{
+    Changes, DeadChange, DeadEntry, FoldSource, Form, Found, FromIter, Key, MergeOptions, Number,
+    Replaced, Root, SumKind, TreeKind, Window, drop_after, merge_dead, merge_runs, nodes_after,
+    release, sweep, write_interval,
+};
+use crate::root::{Superblock, SuperblockFlags, TABLES};
+use crate::rows::{DEAD_ENTRIES_INDEX, ExtentRow, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState};
+use crate::space::{Space, SpaceRows};
+use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
+
+/// The change tree of a line is folded into its base tree when it covers more than this part of the base's blocks.
+const FOLD_PART: u64 = 8;
+
+/// Most dead entries that one step of a removal frees.
+const RELEASED_MAX: usize = 4096;
+
+/// Nodes that each table of space may need, besides those of changed leaves: a path, and some splits.
+const SPACE_NODES_MORE: u64 = 16;
+
+/// The point up to which a checkpoint takes changes.
+struct Cut {
+    /// Vdisks with changes, the first number of their interval, and what is removed of them.
+    vdisks: Vec<(Rc<Vdisk>, Number, Removal)>,
+    /// Position behind the last record that the checkpoint contains.
+    log: Position,
+    number: u64,
+}
+
+/// The space that a line has found in a checkpoint.
+#[derive(Default)]
+struct Finds {
+    found: Found,
+    dead: Vec<DeadEntry>,
+}
+
+/// The trees of a line after a checkpoint.
+struct Trees {
+    vdisk: Rc<Vdisk>,
+    own: Vec<Root>,
+    dead: Root,
+}
+
+impl Inner {
+    /// Writes a checkpoint: all changes acknowledged before the call are in trees when it returns.
+    ///
+    /// # Errors
+    /// The first error of the device, after which the pool takes no changes.
+    pub async fn checkpoint(self: &Rc<Self>, flags: SuperblockFlags) -> Result<()> {
+        let _turn = self.checkpointing.lock().await;
+        self.check_writable()?;
+        let cut = self.cut();
+        let written = self.write_checkpoint(&cut, flags).await;
+        written.inspect_err(|error| {
+            self.nodes.drop_writes();
+            self.fail(error);
+        })
+    }
+
+    fn cut(&self) -> Cut {
+        let touched = std::mem::take(&mut *self.touched.borrow_mut());
+        let take = |vdisk: Rc<Vdisk>| {
+            let (first, next) = (vdisk.cut.get(), vdisk.next.get());
+            let fresh = vdisk.fresh.replace(Changes::new(SUM_BYTES, next));
+            *vdisk.taken.borrow_mut() = Some(Rc::new(fresh));
+            vdisk.cut_before.set(first);
+            vdisk.cut.set(next);
+            let removal = vdisk.removal.take();
+            (vdisk, first, removal)
+        };
+        let vdisks = touched.into_values().map(take).collect();
+        self.fresh_changes.set(0);
+        self.tables.cut();
+        self.room.with(Space::cut);
+        self.epoch.set(self.epoch.get() + 1);
+        Cut { vdisks, log: self.applied.get(), number: self.counted.get() + 1 }
+    }
+
+    async fn write_checkpoint(self: &Rc<Self>, cut: &Cut, flags: SuperblockFlags) -> Result<()> {
+        let passes = Passes(self.nodes.clone());
+        let mut lines = Vec::new();
+        for (vdisk, first, removal) in &cut.vdisks {
+            lines.push(self.merge_line(&passes, vdisk, *first, removal).await?);
+        }
+        let mut trees = BTreeMap::new();
+        let mut found = Found::default();
+        let last = [Table::Extents, Table::Free];
+        for table in Table::ALL.iter().filter(|table| !last.contains(table)) {
+            let tree = self.tables.merge(&passes, *table, cut.number, &mut found).await?;
+            trees.insert(*table, tree);
+        }
+        self.free_nodes(found.nodes);
+        self.merge_space(&passes, cut.number, &mut trees).await?;
+        self.nodes.finish().await?;
+        self.log.flush_device().await?;
+        let superblock = self.superblock(cut, &trees, flags);
+        self.roots.write(&superblock).await?;
+        self.count(cut, superblock, &trees, lines);
+        Ok(())
+    }
+
+    /// Ends a checkpoint whose superblock counts.
+    fn count(&self, cut: &Cut, superblock: Superblock, trees: &BTreeMap<Table, Root>, lines: Vec<Trees>) {
+        let log_root = superblock.log_root;
+        self.newest.replace(superblock);
+        self.tables.counted(trees);
+        for Trees { vdisk, own, dead } in lines {
+            *vdisk.own.borrow_mut() = own.into();
+            vdisk.dead.set(dead);
+            vdisk.taken.take();
+        }
+        self.counted.set(cut.number);
+        self.epoch.set(self.epoch.get() + 1);
+        self.log.trim(log_root);
+        self.room.with(|space| space.proven(log_root.flushed));
+        self.room.with(Space::counted);
+        self.forget_closed();
+        self.changed();
+    }
+
+    /// Merges the changes of a vdisk that the cut has taken into its trees, and carries out its removals.
+    async fn merge_line(
+        self: &Rc<Self>,
+        passes: &Passes,
+        vdisk: &Rc<Vdisk>,
+        first: Number,
+        removal: &Removal,
+    ) -> Result<Trees> {
+        let changes = vdisk.taken.borrow().clone().expect("the cut has taken changes");
+        let cut = vdisk.cut.get();
+        let mut finds = Finds { dead: vdisk.new_dead.take(), ..Finds::default() };
+        let mut own: Vec<Root> = vdisk.own.borrow().to_vec();
+        self.write_lists(passes, vdisk, (first, cut), &changes, &own, &mut finds).await?;
+        let is_change = own.first().is_some_and(|tree| tree.form.kind == TreeKind::Change);
+        if !changes.is_empty() {
+            if !is_change {
+                own.insert(0, Root::empty(runs(TreeKind::Change, vdisk)));
+            }
+            let options = MergeOptions { birth: cut, leaves_max: None };
+            let source = FromIter(changes.newest());
+            let merged = merge_runs(passes, &own[0], source, false, options, &mut finds.found);
+            own[0] = merged.await?.root;
+        }
+        let is_grown = own.len() == 2 && own[0].blocks.saturating_mul(FOLD_PART) > own[1].blocks;
+        if is_grown || removal.head && own.len() == 2 {
+            self.fold(passes, &mut own, cut, &mut finds.found).await?;
+        }
+        self.settle(vdisk, &mut finds, cut);
+        let mut dead = vdisk.dead.get();
+        dead = self.merge_dead(passes, dead, cut, std::mem::take(&mut finds.dead)).await?;
+        if removal.head {
+            self.sweep(passes, vdisk, &own, None).await?;
+            own.clear();
+            vdisk.is_head_removed.set(true);
+            self.remove_pass(PassKind::REMOVE_LAST, vdisk);
+        }
+        if !removal.snapshots.is_empty() {
+            dead = self.remove_snapshots(passes, vdisk, dead, &removal.snapshots).await?;
+            self.remove_pass(PassKind::REMOVE, vdisk);
+        }
+        own.retain(|tree| tree.top.is_some() || tree.form.kind == TreeKind::Base);
+        self.write_head(vdisk, &own, &dead);
+        Ok(Trees { vdisk: vdisk.clone(), own, dead })
+    }
+
+    /// Writes the list of trees of the snapshots of the interval, with the interval tree.
+    async fn write_lists(
+        &self,
+        passes: &Passes,
+        vdisk: &Rc<Vdisk>,
+        (first, cut): (Number, Number),
+        changes: &Changes,
+        own: &[Root],
+        finds: &mut Finds,
+    ) -> Result<()> {
+        let last = vdisk.kept.borrow().numbers().rev().find(|number| *number < cut);
+        let Some(last) = last.filter(|last| *last >= first) else { return Ok(()) };
+        let mut list = Vec::new();
+        if !changes.is_empty() {
+            let form = runs(TreeKind::Interval, vdisk);
+            let root = write_interval(passes, form, changes, first, last, &mut finds.found).await?;
+            // Nothing but these snapshots refers to the interval tree.
+            nodes_after(passes, &root, 0, &mut finds.found).await?;
+            list.push(root);
+        }
+        list.extend(own);
+        list.retain(|tree| tree.top.is_some());
+        if list.is_empty() {
+            // Otherwise the list of a later snapshot would count, whose nodes leave with that one.
+            list.push(Root::empty(runs(TreeKind::Change, vdisk)));
+        }
+        for (index, tree) in list.iter().enumerate() {
+            self.tables.put_taken(&TreeRow {
+                vdisk: vdisk.number,
+                last,
+                index: index as u64,
+                newest_birth: last,
+                descriptor: tree.encode(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Folds the change tree of a line into its base tree. The fold counts as done at the cut of this checkpoint.
+    async fn fold(
+        &self,
+        passes: &Passes,
+        own: &mut Vec<Root>,
+        cut: Number,
+        found: &mut Found,
+    ) -> Result<()> {
+        let changes = FoldSource::new(passes, &own[0], 0);
+        let options = MergeOptions { birth: cut, leaves_max: None };
+        let merged = merge_runs(passes, &own[1], changes, false, options, found).await?;
+        nodes_after(passes, &own[0], 0, found).await?;
+        own[1] = merged.root;
+        own.remove(0);
+        Ok(())
+    }
+
+    /// Frees what a line has found, or keeps it as dead entries. The nodes died at the cut.
+    fn settle(&self, vdisk: &Vdisk, finds: &mut Finds, cut: Number) {
+        let kept = vdisk.kept.borrow();
+        let Found { blocks, nodes } = std::mem::take(&mut finds.found);
+        for run in blocks {
+            match kept.entry(&run) {
+                Some(entry) => finds.dead.push(entry),
+                None => self.free(run.address, run.blocks),
+            }
+        }
+        for Replaced { address, birth, .. } in nodes {
+            match kept.holds(birth, cut) {
+                true => finds.dead.push(DeadEntry {
+                    death: cut,
+                    address,
+                    blocks: 1,
+                    birth,
+                    is_node: true,
+                }),
+                false => self.free_node(address),
+            }
+        }
+    }
+
+    /// Frees blocks in the running checkpoint.
+    fn free(&self, address: Address, blocks: u64) {
+        self.room.with(|space| space.free_by_root(address, blocks));
+    }
+
+    /// Frees a node in the running checkpoint. It leaves the cache now, so it is read from the device if a lookup that
+    /// began before needs it.
+    fn free_node(&self, address: Address) {
+        self.nodes.forget(address);
+        self.free(address, 1);
+    }
+
+    fn free_nodes(&self, nodes: Vec<Replaced>) {
+        nodes.into_iter().for_each(|node| self.free_node(node.address));
+    }
+
+    async fn merge_dead(
+        &self,
+        passes: &Passes,
+        dead: Root,
+        cut: Number,
+        mut entries: Vec<DeadEntry>,
+    ) -> Result<Root> {
+        if entries.is_empty() {
+            return Ok(dead);
+        }
+        entries.sort_unstable();
+        let mut found = Found::default();
+        let options = MergeOptions { birth: cut, leaves_max: None };
+        let source = FromIter(entries.into_iter().map(DeadChange::Add));
+        let merged = merge_dead(passes, &dead, source, options, &mut found).await?;
+        self.free_nodes(found.nodes);
+        Ok(merged.root)
+    }
+
+    /// Frees the blocks and nodes of a version without a successor: of the head, or of the newest snapshot of a line
+    /// without a head.
+    async fn sweep(
+        &self,
+        passes: &Passes,
+        vdisk: &Vdisk,
+        trees: &[Root],
+        number: Option<Number>,
+    ) -> Result<()> {
+        let after = vdisk.kept.borrow().before(number.unwrap_or(vdisk.next.get()));
+        let limit = number.unwrap_or(NUMBER_MAX);
+        let layer = |tree: &Root| crate::map::Layer { tree: *tree, limit };
+        let layers: Vec<_> = trees.iter().map(layer).collect();
+        let mut found = Found::default();
+        sweep(passes, &layers, after, &mut found).await?;
+        found.blocks.iter().for_each(|run| self.free(run.address, run.blocks));
+        let mut nodes: Vec<_> = found.nodes.iter().map(|node| node.address).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.into_iter().for_each(|address| self.free_node(address));
+        Ok(())
+    }
+
+    /// Removes snapshots of a line, which no longer count as kept: frees the dead entries that only they held, and
+    /// removes their rows.
+    async fn remove_snapshots(
+        self: &Rc<Self>,
+        passes: &Passes,
+        vdisk: &Rc<Vdisk>,
+        dead: Root,
+        removed: &[Number],
+    ) -> Result<Root> {
+        let cut = vdisk.cut.get();
+        self.stop_keeping(vdisk, removed);
+        let kept = vdisk.kept.borrow().clone();
+        let options = MergeOptions { birth: cut, leaves_max: None };
+        let mut dead = dead;
+        // Without a head, the newest snapshot has no successor. Its trees free what it alone sees.
+        let last = removed.iter().copied().max();
+        let last = last.filter(|last| vdisk.is_headless() && kept.after(*last).is_none());
+        if let Some(number) = last {
+            let mut found = Found::default();
+            let trees = own_trees(&self.tables, vdisk.number, number).await?;
+            self.sweep(passes, vdisk, &trees, Some(number)).await?;
+            dead = drop_after(passes, &dead, number, options, &mut found).await?;
+            self.free_nodes(found.nodes);
+        }
+        let windows = Window::of(removed, &kept);
+        let mut from: Option<Key> = Some([0; 4]);
+        while let Some(position) = from {
+            let mut found = Found::default();
+            let how = (options, RELEASED_MAX);
+            let step = release(passes, &dead, &kept, &windows, position, how, &mut found).await?;
+            (dead, from) = (step.root, step.rest);
+            self.free_nodes(found.nodes);
+            for entry in step.freed {
+                match entry.is_node {
+                    true => self.free_node(entry.address),
+                    false => self.free(entry.address, entry.blocks),
+                }
+            }
+        }
+        for number in removed {
+            let key = [vdisk.number, *number].map(u64::to_be_bytes).concat();
+            self.tables.remove_taken(Table::Snapshots, &key);
+            self.tables.remove_taken(Table::Details, &key);
+        }
+        self.remove_lists(vdisk, &kept).await?;
+        Ok(dead)
+    }
+
+    /// Makes snapshots no longer count as kept. Blocks that only they kept, and that were overwritten after the cut, are
+    /// free by the records that have overwritten them.
+    fn stop_keeping(&self, vdisk: &Vdisk, removed: &[Number]) {
+        let mut kept = vdisk.kept.borrow_mut();
+        removed.iter().for_each(|number| kept.remove(*number));
+        let record = self.applied.get().number - 1;
+        vdisk.new_dead.borrow_mut().retain(|entry| {
+            let is_held = kept.holds(entry.birth, entry.death);
+            if !is_held {
+                let (address, blocks) = (entry.address, entry.blocks);
+                // These entries count as in use until now.
+                self.room.with(|space| space.free_by_record(address, blocks, record));
+            }
+            is_held
+        });
+        let mut row = vdisk.row.borrow_mut();
+        row.snapshots = row.snapshots.saturating_sub(removed.len() as u64);
+        row.newest_kept = kept.numbers().next_back().unwrap_or(0);
+    }
+
+    fn remove_pass(&self, kind: PassKind, vdisk: &Vdisk) {
+        let key = [kind.0.into(), vdisk.number, 1].map(u64::to_be_bytes).concat();
+        self.tables.remove_taken(Table::Passes, &key);
+    }
+
+    /// Removes the lists of trees that no kept snapshot has.
+    async fn remove_lists(&self, vdisk: &Vdisk, kept: &crate::map::Kept) -> Result<()> {
+        let rows = self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await?;
+        let mut before = 0;
+        for list in rows.chunk_by(|one, next| one.last == next.last) {
+            let last = list[0].last;
+            if last != HEAD && !kept.holds(before + 1, last + 1) {
+                for row in list {
+                    let key = [row.vdisk, row.last, row.index].map(u64::to_be_bytes).concat();
+                    self.tables.remove_taken(Table::Trees, &key);
+                }
+            }
+            before = last;
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of a line's head.
+    fn write_head(&self, vdisk: &Vdisk, own: &[Root], dead: &Root) {
+        let put = |index: u64, tree: &Root| {
+            if tree.top.is_some() {
+                self.tables.put_taken(&TreeRow {
+                    vdisk: vdisk.number,
+                    last: HEAD,
+                    index,
+                    newest_birth: NUMBER_MAX,
+                    descriptor: tree.encode(),
+                });
+            } else {
+                self.tables.remove_taken(Table::Trees, &head_key(vdisk.number, index));
+            }
+        };
+        let full: Vec<&Root> = own.iter().filter(|tree| tree.top.is_some()).collect();
+        full.iter().enumerate().for_each(|(index, tree)| put(index as u64, tree));
+        for index in full.len()..=vdisk.own.borrow().len() {
+            self.tables.remove_taken(Table::Trees, &head_key(vdisk.number, index as u64));
+        }
+        put(DEAD_ENTRIES_INDEX, dead);
+        let is_gone = vdisk.is_headless() && vdisk.kept.borrow().numbers().next().is_none();
+        if is_gone && let Some(origin) = &vdisk.origin {
+            let id = VersionId { vdisk: origin.vdisk.number, snapshot: origin.number };
+            self.ended.borrow_mut().push((vdisk.number, id));
+        }
+        match is_gone {
+            true => {
+                self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
+                self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
+            }
+            false => self.tables.put_taken(&row_at_cut(vdisk)),
+        }
+    }
+
+    /// Merges the tables of space. Their nodes are in extents of their own, so that writing them changes no row.
+    async fn merge_space(
+        &self,
+        passes: &Passes,
+        birth: Number,
+        trees: &mut BTreeMap<Table, Root>,
+    ) -> Result<()> {
+        let rows = self.room.with(|space| space.rows_max());
+        let nodes = [Table::Extents, Table::Free].map(|table| self.tables.nodes(table));
+        let touched = |nodes: u64| 2 * nodes.min(rows as u64) + rows as u64 / 16 + SPACE_NODES_MORE;
+        let needed = nodes.into_iter().map(touched).sum::<u64>();
+        let SpaceRows { extents, free } = self.room.begin_rows(needed)?;
+        extents.iter().for_each(|row| self.tables.put_taken(row));
+        for row in free {
+            match row.bitmap == [0; 64] {
+                true => {
+                    let key = [row.extent, row.part].map(u64::to_be_bytes).concat();
+                    self.tables.remove_taken(Table::Free, &key);
+                }
+                false => self.tables.put_taken(&row),
+            }
+        }
+        let mut found = Found::default();
+        for table in [Table::Extents, Table::Free] {
+            let tree = self.tables.merge(passes, table, birth, &mut found).await?;
+            trees.insert(table, tree);
+        }
+        self.room.end_rows();
+        self.free_nodes(found.nodes);
+        self.write_headers(self.room.take_claimed()).await
+    }
+
+    /// Writes the headers of claimed extents.
+    async fn write_headers(&self, claimed: Vec<ExtentRow>) -> Result<()> {
+        for row in &claimed {
+            self.start_header(row)?.await.result?;
+        }
+        Ok(())
+    }
+
+    fn superblock(
+        &self,
+        cut: &Cut,
+        trees: &BTreeMap<Table, Root>,
+        flags: SuperblockFlags,
+    ) -> Superblock {
+        let mut tables = [[0; DESCRIPTOR_BYTES]; TABLES];
+        for (table, tree) in trees {
+            tables[*table as usize] = tree.encode();
+        }
+        let counts = self.room.counts();
+        Superblock {
+            allocator: ALLOCATOR,
+            checkpoint: cut.number,
+            log_root: self.log.root(cut.log),
+            numbers_end: self.numbers.end.get(),
+            data_blocks: counts.data,
+            node_blocks: counts.nodes,
+            free_blocks: counts.free,
+            written_unix_s: self.env.wall().as_secs(),
+            flags,
+            tables,
+            sequence: self.newest.borrow().sequence + 1,
+            ..self.newest.borrow().clone()
+        }
+    }
+}
+
+/// Returns the row of a vdisk at the cut of the running checkpoint. Records after the cut may have changed it in memory.
+fn row_at_cut(vdisk: &Vdisk) -> VdiskRow {
+    let kept = vdisk.kept.borrow();
+    let cut = vdisk.cut.get();
+    let before = || kept.numbers().take_while(|number| *number < cut);
+    let mut row = vdisk.row.borrow().clone();
+    row.next_number = cut;
+    row.snapshots = before().count() as u64;
+    row.newest_kept = before().last().unwrap_or(0);
+    match vdisk.is_head_removed.get() {
+        true => (row.state, row.name) = (VdiskState::REMOVED, String::new()),
+        false => row.state = VdiskState::LIVE,
+    }
+    row
+}
+
+fn runs(kind: TreeKind, vdisk: &Vdisk) -> Form {
+    Form::runs(kind, vdisk.number, SumKind::Crc32c)
+}

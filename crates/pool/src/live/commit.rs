@@ -1,0 +1,432 @@
+//! Commits: the changes of clients in order, in records with their data.
+//!
+//! Changes wait in a queue. One leader at a time takes as many as fit into a record, gives each its place in the order,
+//! and starts the writes of the data and of the record together. Then it takes the next ones, so several records are in
+//! flight. The map in memory changes when a record is acknowledged, which happens in the order of the records.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use block::{Buf, Child, Op, OneShot, Result, bail, is_zero};
+use crc_fast::CrcAlgorithm;
+use meta::ring::Appended;
+
+use super::pool::Inner;
+use super::step::Step;
+use super::vdisk::Vdisk;
+use crate::log::{Changes, LogItem, Run as LogRun, SnapshotItem};
+use crate::map::{Number, Run, RunChange, RunKind, Sums};
+use crate::name::Label;
+use crate::extent::{ExtentFlags, ExtentHeader};
+use crate::rows::{ExtentRow, Row, SnapshotFlags, SnapshotRow, SumKind, Table};
+use crate::{Address, BLOCK_BYTES};
+
+/// Most bytes of data of one record.
+const RECORD_DATA_MAX: usize = 1 << 20;
+
+/// Most bytes of the items of one record, if the ring permits that.
+const RECORD_ITEMS_MAX: usize = 128 << 10;
+
+/// Most records in flight.
+const RECORDS_MAX: usize = 8;
+
+/// Bytes of a checksum of kind 1.
+pub const SUM_BYTES: u8 = 4;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A change that waits for its record.
+pub enum Change {
+    /// Whole blocks of a vdisk get the bytes of a buffer.
+    Write(Rc<Vdisk>, u64, Buf),
+    /// Blocks of a vdisk become zeros.
+    Hole(Rc<Vdisk>, u64, u64),
+    /// A snapshot of each vdisk, all at one instant, with the number of their group, or 0.
+    Snapshot(Vec<Rc<Vdisk>>, Option<Label>, u64),
+    /// Rows of tables: those that are added or replaced, and keys of those that are removed.
+    Rows(Vec<(Table, Vec<u8>)>, Vec<(Table, Vec<u8>)>),
+    /// A new end of the snapshot numbers in reserve of a vdisk, or of the allocator's own numbers.
+    Numbers(Option<Rc<Vdisk>>, u64),
+}
+
+/// The acknowledgement of a change.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Number of the record. The change is durable when a flush covers this record.
+    pub record: u64,
+    /// Numbers of the snapshots, in the order of the vdisks.
+    pub snapshots: Vec<Number>,
+}
+
+struct Waiting {
+    change: Change,
+    done: Rc<OneShot<Result<Committed>>>,
+}
+
+/// The queue of changes.
+#[derive(Default)]
+pub struct Commits {
+    queue: RefCell<VecDeque<Waiting>>,
+    has_leader: Cell<bool>,
+    /// The records in flight.
+    flights: RefCell<VecDeque<Flight>>,
+    has_lander: Cell<bool>,
+}
+
+/// A record in flight.
+struct Flight {
+    appended: Result<Appended>,
+    steps: Vec<Step>,
+    answers: Vec<(Rc<OneShot<Result<Committed>>>, Vec<Number>)>,
+}
+
+/// A record that is being put together.
+#[derive(Default)]
+struct Draft {
+    items: Vec<u8>,
+    count: u32,
+    steps: Vec<Step>,
+    writes: Vec<Child>,
+    answers: Vec<(Rc<OneShot<Result<Committed>>>, Vec<Number>)>,
+    data_bytes: usize,
+}
+
+impl Change {
+    fn data_bytes(&self) -> usize {
+        if let Self::Write(_, _, data) = self { data.len() } else { 0 }
+    }
+
+    /// Returns the most bytes that the items of the change take.
+    fn item_bytes(&self) -> usize {
+        match self {
+            // In the worst case each block is a run of its own.
+            Self::Write(_, _, data) => 64 + data.len() / BLOCK * 32,
+            Self::Hole(..) => 64,
+            Self::Snapshot(vdisks, ..) => vdisks.len() * 128,
+            Self::Rows(put, removed) => {
+                put.iter().chain(removed).map(|(_, bytes)| bytes.len() + 24).sum()
+            }
+            Self::Numbers(..) => 24,
+        }
+    }
+}
+
+impl Inner {
+    /// Puts a change in line, and waits for its acknowledgement.
+    ///
+    /// # Errors
+    /// `NoSpace` without free space; errors of writes. After an error of a write the pool takes no further changes.
+    pub async fn commit(self: &Rc<Self>, change: Change) -> Result<Committed> {
+        self.check_writable()?;
+        let done = Rc::new(OneShot::default());
+        let waiting = Waiting { change, done: done.clone() };
+        self.commits.queue.borrow_mut().push_back(waiting);
+        if !self.commits.has_leader.replace(true) {
+            let pool = self.clone();
+            self.tasks.spawn("commits of a pool", async move { pool.lead().await });
+        }
+        done.wait().await
+    }
+
+    /// Makes records of the changes in line until none is left.
+    async fn lead(self: Rc<Self>) {
+        let commits = &self.commits;
+        while !commits.queue.borrow().is_empty() {
+            self.changes.until(|| commits.flights.borrow().len() < RECORDS_MAX).await;
+            self.log.room().await;
+            let mut draft = Draft::default();
+            self.fill(&mut draft);
+            if draft.count > 0 {
+                self.send(draft);
+            }
+        }
+        commits.has_leader.set(false);
+    }
+
+    /// Moves changes from the queue into a record, as long as they fit.
+    fn fill(self: &Rc<Self>, draft: &mut Draft) {
+        let items_max = RECORD_ITEMS_MAX.min(self.log.items_max());
+        loop {
+            let waiting = {
+                let mut queue = self.commits.queue.borrow_mut();
+                let Some(next) = queue.front() else { return };
+                let bytes = draft.data_bytes + next.change.data_bytes();
+                let items = draft.items.len() + next.change.item_bytes();
+                let is_first = draft.count == 0;
+                if !is_first && (bytes > RECORD_DATA_MAX || items > items_max) {
+                    return;
+                }
+                queue.pop_front().expect("the queue has a front")
+            };
+            let Waiting { change, done } = waiting;
+            match self.add(draft, change) {
+                Ok(snapshots) => draft.answers.push((done, snapshots)),
+                Err(error) => done.set(Err(error)),
+            }
+        }
+    }
+
+    /// Adds a change to a record. It has its place in the order from here on.
+    fn add(&self, draft: &mut Draft, change: Change) -> Result<Vec<Number>> {
+        match change {
+            Change::Write(vdisk, block, data) => {
+                self.add_write(draft, &vdisk, block, &data)?;
+            }
+            Change::Hole(vdisk, block, blocks) => {
+                let mut from = block;
+                while from < block + blocks {
+                    let part = (block + blocks - from).min(u64::from(u32::MAX));
+                    let run = hole(&vdisk, from, part);
+                    draft.put_runs(&vdisk, vec![RunChange { run, sums: Sums::NONE }]);
+                    from += part;
+                }
+            }
+            Change::Snapshot(vdisks, label, group) => {
+                return self.add_snapshots(draft, vdisks, label, group);
+            }
+            Change::Rows(put, removed) => {
+                for (table, row) in put {
+                    draft.put_item(&LogItem::PutRow(table, &row));
+                    draft.steps.push(Step::Put(table, row));
+                }
+                for (table, key) in removed {
+                    draft.put_item(&LogItem::RemoveRow(crate::log::RowKey { table, key: &key }));
+                    draft.steps.push(Step::Remove(table, key));
+                }
+            }
+            Change::Numbers(vdisk, end) => {
+                let number = vdisk.as_ref().map_or(0, |vdisk| vdisk.number);
+                draft.put_item(&LogItem::Numbers { vdisk: number, end });
+                draft.steps.push(match vdisk {
+                    Some(vdisk) => Step::Numbers(vdisk, end),
+                    None => Step::OwnNumbers(end),
+                });
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Gives the blocks of a write their places, and starts the writes of their bytes.
+    fn add_write(
+        &self,
+        draft: &mut Draft,
+        vdisk: &Rc<Vdisk>,
+        block: u64,
+        data: &Buf,
+    ) -> Result<()> {
+        let mut runs = Vec::new();
+        let mut from = 0;
+        let blocks = data.len() / BLOCK;
+        while from < blocks {
+            let (is_hole, count) = alike(&data.read()[from * BLOCK..]);
+            let at = block + from as u64;
+            if is_hole {
+                runs.push(RunChange { run: hole(vdisk, at, count as u64), sums: Sums::NONE });
+                from += count;
+                continue;
+            }
+            let (address, taken) = match self.room.take_data(count as u64) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    self.give_back(&runs);
+                    return Err(error);
+                }
+            };
+            self.add_claims(draft)?;
+            let part = data.slice(from * BLOCK..(from + taken as usize) * BLOCK);
+            let sums = Sums::new(&checksums(&part.read()));
+            draft.writes.push(self.write_data(address, part)?);
+            let run = Run { kind: RunKind::DATA, address, blocks: taken, ..hole(vdisk, at, taken) };
+            runs.push(RunChange { run, sums });
+            from += taken as usize;
+        }
+        draft.data_bytes += data.len();
+        draft.put_runs(vdisk, runs);
+        Ok(())
+    }
+
+    /// Adds the rows of claimed extents to a record, before the blocks in them, and starts the writes of their headers.
+    fn add_claims(&self, draft: &mut Draft) -> Result<()> {
+        for row in self.room.take_claimed() {
+            draft.writes.push(self.start_header(&row)?);
+            let (table, bytes) = row_bytes(&row);
+            draft.put_item(&LogItem::PutRow(table, &bytes));
+        }
+        Ok(())
+    }
+
+    /// Starts the write of the header of a claimed extent.
+    pub(super) fn start_header(&self, row: &ExtentRow) -> Result<Child> {
+        let newest = self.newest.borrow();
+        let header = ExtentHeader {
+            content: row.content,
+            flags: ExtentFlags(0),
+            owner: row.owner,
+            pool: newest.pool,
+            extent: row.extent,
+            generation: row.generation,
+            epoch: 1,
+            opening: newest.opening,
+            claimed_unix_s: self.env.wall().as_secs(),
+        };
+        let buf = self.env.buf(BLOCK)?;
+        buf.write().copy_from_slice(&header.encode());
+        let first = Address::new(row.extent, 0).expect("an extent of the pool");
+        Ok(self.lower.start(Op::write(self.room.range(first, 1)?, buf)))
+    }
+
+    /// Frees the places of a write that is refused. No record names them.
+    fn give_back(&self, runs: &[RunChange]) {
+        for RunChange { run, .. } in runs.iter().filter(|change| change.run.kind.has_blocks()) {
+            self.room.with(|space| space.untake(run.address, run.blocks));
+        }
+    }
+
+    fn write_data(&self, address: Address, data: Buf) -> Result<Child> {
+        let range = self.room.range(address, (data.len() / BLOCK) as u64)?;
+        Ok(self.lower.start(Op::write(range, data)))
+    }
+
+    fn add_snapshots(
+        &self,
+        draft: &mut Draft,
+        vdisks: Vec<Rc<Vdisk>>,
+        label: Option<Label>,
+        group: u64,
+    ) -> Result<Vec<Number>> {
+        if let Some(vdisk) = vdisks.iter().find(|it| it.sealed.get() >= it.row.borrow().numbers_end)
+        {
+            bail!(Limit, "vdisk {} has no snapshot number in reserve", vdisk.number);
+        }
+        let taken_unix_us = self.env.wall().as_micros() as u64;
+        let mut numbers = Vec::new();
+        for vdisk in vdisks {
+            let (number, size) = (vdisk.sealed.get(), vdisk.row.borrow().size);
+            vdisk.sealed.set(number + 1);
+            let (vdisk_number, flags) = (vdisk.number, SnapshotFlags(0));
+            draft.put_item(&LogItem::Snapshot(SnapshotItem {
+                vdisk: vdisk_number,
+                number,
+                taken_unix_us,
+                group,
+                size,
+                flags,
+                label: label.clone(),
+            }));
+            let row = SnapshotRow {
+                vdisk: vdisk_number,
+                number,
+                flags,
+                holds: 0,
+                size,
+                taken_unix_us,
+                group,
+                own_blocks: 0,
+                shared_blocks: 0,
+            };
+            draft.steps.push(Step::Snapshot(vdisk, row, label.clone()));
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+
+    /// Sends a record. One task waits for the records in flight, in their order.
+    fn send(self: &Rc<Self>, draft: Draft) {
+        let Draft { items, count, steps, writes, answers, .. } = draft;
+        let appended = self.log.append(&items, count, writes);
+        self.commits.flights.borrow_mut().push_back(Flight { appended, steps, answers });
+        if !self.commits.has_lander.replace(true) {
+            let pool = self.clone();
+            self.tasks.spawn("records of a pool", async move { pool.land().await });
+        }
+    }
+
+    /// Makes the changes of acknowledged records, in the order of the records, until none is in flight.
+    async fn land(self: Rc<Self>) {
+        loop {
+            let Some(flight) = self.commits.flights.borrow_mut().pop_front() else { break };
+            let Flight { appended, steps, answers } = flight;
+            let result = match appended {
+                Ok(appended) => self.log.acknowledged(appended).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(end) => {
+                    let record = end.number - 1;
+                    self.applied.set(end);
+                    self.apply(record, steps);
+                    for (done, snapshots) in answers {
+                        done.set(Ok(Committed { record, snapshots }));
+                    }
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    answers.into_iter().for_each(|(done, _)| done.set(Err(error.clone())));
+                }
+            }
+            self.changed();
+        }
+        self.commits.has_lander.set(false);
+    }
+}
+
+impl Draft {
+    fn put_item(&mut self, item: &LogItem<'_>) {
+        item.encode(&mut self.items);
+        self.count += 1;
+    }
+
+    fn put_runs(&mut self, vdisk: &Rc<Vdisk>, runs: Vec<RunChange>) {
+        let log_run = |change: &'_ RunChange| -> (Run, Vec<u8>) {
+            let length = change.run.sums() as usize * usize::from(SUM_BYTES);
+            (change.run, change.sums.bytes(length).to_vec())
+        };
+        let all: Vec<(Run, Vec<u8>)> = runs.iter().map(log_run).collect();
+        let runs_of_item = all.iter().map(|(run, sums)| LogRun {
+            block: run.block,
+            kind: run.kind.bits(),
+            address: run.address,
+            blocks: run.blocks as u32,
+            origin: 0,
+            stored: 0,
+            sums,
+        });
+        let item = LogItem::Changes(Changes {
+            vdisk: vdisk.number,
+            birth: vdisk.sealed.get(),
+            sum_kind: SumKind::CRC32C,
+            sum_bytes: SUM_BYTES,
+            runs: runs_of_item.collect(),
+        });
+        self.put_item(&item);
+        self.steps.extend(runs.into_iter().map(|change| Step::Changed(vdisk.clone(), change)));
+    }
+}
+
+/// Encodes a row, for a record.
+pub fn row_bytes<R: Row>(row: &R) -> (Table, Vec<u8>) {
+    let mut bytes = Vec::new();
+    row.encode(&mut bytes);
+    (R::TABLE, bytes)
+}
+
+/// Returns a hole of a vdisk that is born with the next snapshot.
+fn hole(vdisk: &Vdisk, block: u64, blocks: u64) -> Run {
+    let birth = vdisk.sealed.get();
+    let (kind, address) = (RunKind::HOLE, Address::from_bits(0));
+    Run { block, blocks, kind, address, birth, first: birth }
+}
+
+/// Returns whether the first block is zeros, and how many blocks from there on are of the same sort.
+fn alike(bytes: &[u8]) -> (bool, usize) {
+    let mut blocks = bytes.chunks_exact(BLOCK).map(is_zero);
+    let first = blocks.next().unwrap_or_default();
+    (first, 1 + blocks.take_while(|is| *is == first).count())
+}
+
+/// Returns the checksums of blocks, one behind the other.
+pub fn checksums(bytes: &[u8]) -> Vec<u8> {
+    let sum = |block: &[u8]| crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block) as u32;
+    bytes.chunks_exact(BLOCK).flat_map(|block| sum(block).to_le_bytes()).collect()
+}

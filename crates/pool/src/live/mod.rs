@@ -1,0 +1,38 @@
+//! An open pool: its vdisks and snapshots, the commits of clients, and the checkpoints.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `pool.rs` | the open pool, and what others call |
+//! | `opening.rs` | making and opening a pool, and the replay of its log |
+//! | `catalogue.rs` | vdisks and snapshots by name |
+//! | `removal.rs` | removals of vdisks and snapshots |
+//! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
+//! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
+//! | `read.rs` | reads and block status |
+//! | `checkpoint.rs` | checkpoints |
+//! | `check.rs` | the comparison of reachable with used blocks |
+//! | `keeper.rs` | when checkpoints and flushes happen by themselves |
+//! | `tables.rs`, `nodes.rs`, `room.rs` | tables, nodes and space, as the rest uses them |
+
+mod catalogue;
+mod check;
+mod checkpoint;
+mod commit;
+mod keeper;
+mod nodes;
+mod opening;
+mod pool;
+mod read;
+mod removal;
+mod room;
+mod step;
+mod tables;
+mod vdisk;
+mod version;
+
+pub use catalogue::{Listed, VDISK_BYTES_MAX, VersionId};
+pub use check::Checked;
+pub use opening::{Lost, Options};
+pub use pool::{CHANGES_MAX, Pool, Usage};
+pub use read::READS_MAX;
+pub use version::Version;

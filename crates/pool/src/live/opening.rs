@@ -1,0 +1,448 @@
+//! Making and opening a pool: the roots, the log, and its replay.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use block::{ByteRange, Env, Error, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error};
+use meta::Uuid;
+use meta::ring::{Damage, Found, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
+
+use super::commit::{Commits, SUM_BYTES, checksums};
+use super::nodes::{Lookups, Nodes};
+use super::pool::{ALLOCATOR, Inner, Numbers, Pool};
+use super::room::Room;
+use super::step::Step;
+use super::tables::{PAGE_ROWS_MAX, Tables};
+use super::vdisk::Vdisk;
+use crate::cell::PoolCell;
+use crate::geometry::{AREA_BYTES, Geometry};
+use crate::log::{LogItem, SnapshotItem, log_items};
+use crate::map::{self, Run, RunChange, RunKind, Sums, nodes_after};
+use crate::root::{Header, RootStore, Superblock, SuperblockFlags, TABLES};
+use crate::rows::{ExtentRow, FreeRow, Row as _, SnapshotFlags, SnapshotRow, SumKind, Table, VdiskRow, VdiskState};
+use crate::space::Space;
+use crate::{BLOCK_BYTES, DESCRIPTOR_BYTES};
+
+/// How to open a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bytes of memory that cache nodes.
+    pub cache_bytes: u64,
+    /// Whether nothing is written.
+    pub read_only: bool,
+    /// Whether to go on without a flushed record that is missing.
+    pub accept_loss: bool,
+}
+
+/// A flushed record of the log that is missing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Description of the damage.
+    pub why: String,
+}
+
+/// Extents of a slab in a new pool.
+const SLAB_EXTENTS: u32 = 16;
+
+impl Pool {
+    /// Makes a pool on a device. Everything on it is lost.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn make(env: &Env, lower: &Lower, pool: Uuid, geometry: Geometry) -> Result<()> {
+        let now = env.wall().as_secs();
+        let log_bytes = log_bytes(&geometry);
+        let near = ByteRange::new(0, AREA_BYTES);
+        let far = ByteRange::new(geometry.far, AREA_BYTES);
+        let log = ByteRange::new(geometry.extent_start(0), log_bytes);
+        for range in [near, far, log].into_iter().flatten() {
+            let zero = Op::WriteZeroes { range, unmap: false, fua: false };
+            lower.call(zero).await.result?;
+        }
+        lower.flush().await?;
+        let tail = Position { offset: 0, number: 1, previous: 0, opening: 1 };
+        let superblock = Superblock {
+            allocator: ALLOCATOR,
+            pool,
+            sequence: 1,
+            opening: 1,
+            draw: env.random("pool openings"),
+            checkpoint: 1,
+            log: Uuid::draw(env),
+            log_extent: 0,
+            log_bytes,
+            log_root: LogRoot { tail, flushed: 0 },
+            numbers_end: 1,
+            data_blocks: 0,
+            node_blocks: 0,
+            free_blocks: 0,
+            written_unix_s: now,
+            flags: SuperblockFlags::CLOSED,
+            tables: [[0; DESCRIPTOR_BYTES]; TABLES],
+            unknown_read_only: 0,
+        };
+        RootStore::new(env, lower, geometry, ALLOCATOR).write(&superblock).await?;
+        let header = Header {
+            pool,
+            sequence: 1,
+            geometry,
+            slab_extents: SLAB_EXTENTS,
+            allocators: 1,
+            keeper: ALLOCATOR,
+            epoch: 1,
+            made_unix_s: now,
+            unknown_read_only: 0,
+        };
+        RootStore::new(env, lower, geometry, 0).write(&header).await
+    }
+
+    /// Opens the pool that `cell` in the labels names. Replays the log, and writes a checkpoint.
+    ///
+    /// # Errors
+    /// Those of docs/formats/pool.md, "Refused states", and those of the device.
+    pub async fn open(
+        env: &Env,
+        lower: &Lower,
+        cell: &PoolCell,
+        options: Options,
+    ) -> Result<(Self, Option<Lost>)> {
+        let Some(uuid) = cell.pool else { bail!(Invalid, "the pool is being made") };
+        let geometry = geometry_of(cell, lower.info().size)?;
+        if !options.read_only {
+            lower.flush().await?;
+        }
+        let headers = RootStore::new(env, lower, geometry, 0);
+        let header = headers.read::<Header>(uuid).await?;
+        check_header(&header.root, &geometry)?;
+        let roots = RootStore::new(env, lower, geometry, ALLOCATOR);
+        let superblock = roots.read::<Superblock>(uuid).await?;
+        if !options.read_only {
+            headers.repair(&header).await?;
+            roots.repair(&superblock).await?;
+        }
+        let superblock = superblock.root;
+        let recovered = recover(env, lower, &geometry, &superblock).await?;
+        let lost = recovered.verdict.damage.as_ref().map(lost);
+        let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
+        let options = Options { read_only: is_read_only, ..options };
+        let inner = Rc::new(inner(env, lower, geometry, superblock, &recovered, options)?);
+        inner.load_space().await?;
+        inner.replay(recovered, options.accept_loss).await?;
+        if !is_read_only {
+            inner.checkpoint(SuperblockFlags(0)).await?;
+            inner.continue_removals().await?;
+            inner.begin_keeping();
+        }
+        Ok((Self(inner), lost))
+    }
+}
+
+fn log_bytes(geometry: &Geometry) -> u64 {
+    geometry.log_bytes()
+}
+
+/// Returns the geometry that the labels name, after a check against the device.
+fn geometry_of(cell: &PoolCell, device_bytes: u64) -> Result<Geometry> {
+    let PoolCell { bytes, far, extent_bytes, .. } = *cell;
+    if device_bytes < bytes {
+        return Err(error!(
+            Corrupt,
+            "the pool has {bytes} bytes, and its device has only {device_bytes}: it is truncated"
+        )
+        .next("bring back the device that the pool was on"));
+    }
+    let extents = far.saturating_sub(AREA_BYTES) / extent_bytes.max(1);
+    let geometry = Geometry { bytes, far, extent_bytes, extents };
+    geometry.check().map_err(|why| error!(Corrupt, "the label of the pool: {why}"))?;
+    Ok(geometry)
+}
+
+fn check_header(header: &Header, geometry: &Geometry) -> Result<()> {
+    if header.geometry != *geometry {
+        return Err(error!(
+            Corrupt,
+            "the label and the header of the pool differ: {geometry:?} and {:?}",
+            header.geometry
+        )
+        .next("check that the devices below are of one time"));
+    }
+    if header.unknown_read_only != 0 {
+        bail!(Unsupported, "the pool has features that this Cairn does not know");
+    }
+    Ok(())
+}
+
+async fn recover(
+    env: &Env,
+    lower: &Lower,
+    geometry: &Geometry,
+    superblock: &Superblock,
+) -> Result<Recovered> {
+    let ring = superblock.ring().map_err(|why| error!(Corrupt, "the log of the pool: {why}"))?;
+    let base = geometry.extent_start(superblock.log_extent);
+    if base + superblock.log_bytes > geometry.far {
+        bail!(Corrupt, "the log of the pool ends behind the pool");
+    }
+    Log::recover(env, lower, base, ring, superblock.log_root).await
+}
+
+fn lost(damage: &Damage) -> Lost {
+    Lost {
+        why: match damage {
+            Damage::Missing { number, flushed } => format!(
+                "record {number} of the log is missing, although all up to {flushed} were flushed"
+            ),
+            Damage::RootLost { root, stated } => format!(
+                "the newest superblock is lost: the log begins at record {stated}, and the superblock \
+                 names record {root}"
+            ),
+        },
+    }
+}
+
+/// Creates the state of an opening. Its first record follows all that were found.
+fn inner(
+    env: &Env,
+    lower: &Lower,
+    geometry: Geometry,
+    superblock: Superblock,
+    recovered: &Recovered,
+    options: Options,
+) -> Result<Inner> {
+    let verdict = &recovered.verdict;
+    let opening = superblock.opening + 1;
+    let tail = Position {
+        offset: verdict.end.offset,
+        number: verdict.highest.max(verdict.end.number - 1) + 1,
+        previous: 0,
+        opening,
+    };
+    let root = LogRoot { tail, flushed: tail.number - 1 };
+    let ring = superblock.ring().map_err(|why| error!(Corrupt, "the log of the pool: {why}"))?;
+    let base = geometry.extent_start(superblock.log_extent);
+    let first = superblock.log_extent;
+    let extents = first..first + superblock.log_bytes.div_ceil(geometry.extent_bytes);
+    let room = Room::new(Space::new(geometry, ALLOCATOR, extents));
+    let cache_nodes = (options.cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
+    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes);
+    let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
+    let numbers_end = superblock.numbers_end;
+    Ok(Inner {
+        env: env.clone(),
+        lower: lower.clone(),
+        room,
+        nodes,
+        tables,
+        log: Log::new(env, lower, base, ring, root),
+        roots: RootStore::new(env, lower, geometry, ALLOCATOR),
+        counted: Cell::new(superblock.checkpoint),
+        newest: RefCell::new(Superblock {
+            opening,
+            draw: env.random("pool openings"),
+            ..superblock
+        }),
+        commits: Commits::default(),
+        numbers: Numbers { next: Cell::new(numbers_end), end: Cell::new(numbers_end) },
+        applied: Cell::new(tail),
+        checkpointing: Mutex::new(),
+        names: Mutex::new(),
+        vdisks: RefCell::default(),
+        touched: RefCell::default(),
+        fresh_changes: Cell::new(0),
+        ended: RefCell::default(),
+        opened: RefCell::default(),
+        epoch: Cell::new(0),
+        failure: RefCell::default(),
+        is_read_only: options.read_only,
+        tasks: TaskGroup::new(env),
+        changes: Notify::default(),
+        wants_checkpoint: Cell::new(false),
+    })
+}
+
+fn damaged(why: String) -> Error {
+    error!(Corrupt, "the tables of free space of the pool are damaged: {why}")
+        .next("cairn check names all damage")
+}
+
+impl Inner {
+    /// Reads the tables of extents and of free blocks.
+    async fn load_space(&self) -> Result<()> {
+        for row in self.tables.all_of::<ExtentRow>(&[]).await? {
+            self.room.with(|space| space.load_extent(&row)).map_err(damaged)?;
+        }
+        let mut next = Some(vec![0; Table::Free.key_bytes()]);
+        while let Some(from) = next {
+            let (rows, rest) = self.tables.page::<FreeRow>(&from, PAGE_ROWS_MAX).await?;
+            for row in rows {
+                let load = |space: &mut Space| {
+                    space.load_free(row.extent, row.part as u32, &row.bitmap)
+                };
+                self.room.with(load).map_err(damaged)?;
+            }
+            next = rest;
+        }
+        for table in [Table::Extents, Table::Free] {
+            let mut nodes = map::Found::default();
+            let tree = self.tables.tree(table);
+            nodes_after(&Lookups(self.nodes.clone()), &tree, 0, &mut nodes).await?;
+            for node in nodes.nodes {
+                let load = |space: &mut Space| space.load_space_node(node.address);
+                self.room.with(load).map_err(damaged)?;
+            }
+        }
+        self.room.with(Space::loaded);
+        Ok(())
+    }
+
+    /// Applies the records that count: those that were flushed, and then those whose data verify.
+    async fn replay(self: &Rc<Self>, recovered: Recovered, accept_loss: bool) -> Result<()> {
+        let Recovered { verdict, found } = recovered;
+        let mut heads = verdict.records;
+        if accept_loss {
+            heads.extend(verdict.behind_damage);
+        }
+        for head in heads {
+            let record = found.iter().find(|found| found.head == head);
+            let Some(Found { items, .. }) = record else {
+                bail!(Corrupt, "record {} of the log has no items", head.at.number);
+            };
+            let items = log_items(items, head.items).map_err(|why| {
+                error!(Corrupt, "record {} of the log: {why}", head.at.number)
+            })?;
+            if head.at.number > verdict.flushed && !self.verify_data(&items).await? {
+                break;
+            }
+            for item in items {
+                self.replay_item(&head, item).await?;
+            }
+        }
+        self.numbers.next.set(self.numbers.end.get());
+        self.room.with(Space::replayed);
+        Ok(())
+    }
+
+    /// Whether the data of a record are there. It was never flushed, so they may be lost.
+    async fn verify_data(&self, items: &[LogItem<'_>]) -> Result<bool> {
+        for item in items {
+            let LogItem::Changes(changes) = item else { continue };
+            for run in changes.runs.iter().filter(|run| !run.sums.is_empty()) {
+                let range = self.room.range(run.address, u64::from(run.blocks))?;
+                let step = self.lower.info().max_transfer - self.lower.info().max_transfer % BLOCK_BYTES;
+                let mut sums = run.sums;
+                let mut at = range.start();
+                while at < range.end() {
+                    let len = (range.end() - at).min(u64::from(step));
+                    let part = ByteRange::new(at, len).expect("a part has bytes");
+                    let Ok(buf) = self.lower.read(part, self.env.buf(len as usize)?).await else {
+                        return Ok(false);
+                    };
+                    let is = checksums(&buf.read());
+                    let (should, rest) = sums.split_at(is.len());
+                    if is != should {
+                        return Ok(false);
+                    }
+                    (sums, at) = (rest, at + len);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    async fn replay_item(self: &Rc<Self>, head: &Head, item: LogItem<'_>) -> Result<()> {
+        let record = head.at.number;
+        let wrong = |why: String| {
+            error!(Corrupt, "record {record} of the log names {why}, which is not free")
+        };
+        match item {
+            LogItem::Changes(changes) => {
+                if changes.sum_kind != SumKind::CRC32C || changes.sum_bytes != SUM_BYTES {
+                    bail!(Unsupported, "record {record} has checksums that this Cairn does not know");
+                }
+                let vdisk = self.vdisk(changes.vdisk).await?;
+                for run in changes.runs {
+                    let blocks = u64::from(run.blocks);
+                    let kind = RunKind::from_bits(run.kind);
+                    if kind.has_blocks() {
+                        let take = |space: &mut Space| space.replay_take(run.address, blocks);
+                        self.room.with(take).map_err(wrong)?;
+                    }
+                    let birth = changes.birth;
+                    let (block, address) = (run.block, run.address);
+                    let run_of_map = Run { block, blocks, kind, address, birth, first: birth };
+                    let change = RunChange { run: run_of_map, sums: Sums::new(run.sums) };
+                    self.apply(record, vec![Step::Changed(vdisk.clone(), change)]);
+                }
+            }
+            LogItem::Snapshot(item) => {
+                let vdisk = self.vdisk(item.vdisk).await?;
+                vdisk.sealed.set(item.number + 1);
+                let (row, label) = (snapshot_row(&item), item.label);
+                self.apply(record, vec![Step::Snapshot(vdisk, row, label)]);
+            }
+            LogItem::PutRow(table, row) => self.replay_put(record, table, row).await?,
+            LogItem::RemoveRow(key) => {
+                self.apply(record, vec![Step::Remove(key.table, key.key.to_vec())]);
+            }
+            LogItem::Numbers { vdisk: 0, end } => self.numbers.end.set(end),
+            LogItem::Numbers { vdisk, end } => {
+                let vdisk = self.vdisk(vdisk).await?;
+                self.apply(record, vec![Step::Numbers(vdisk, end)]);
+            }
+            LogItem::Mark { .. } => {}
+            LogItem::ForeignFree(_) | LogItem::ForeignApplied(_) => {
+                bail!(Unsupported, "record {record} is of a pool with several allocators");
+            }
+            LogItem::Unknown(_, MustKnow::No) => {}
+            LogItem::Unknown(kind, _) => {
+                return Err(error!(
+                    Unsupported,
+                    "record {record} has an item of type {kind}, which this Cairn does not know"
+                )
+                .next("open the pool with a later version of Cairn"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn replay_put(self: &Rc<Self>, record: u64, table: Table, row: &[u8]) -> Result<()> {
+        let bad = |why: String| error!(Corrupt, "record {record} of the log: {why}");
+        match table {
+            Table::Extents => {
+                let row = ExtentRow::decode(row).map_err(bad)?;
+                let claim = |space: &mut Space| space.replay_claim(&row);
+                return self.room.with(claim).map_err(bad);
+            }
+            Table::Vdisks => {
+                let row = VdiskRow::decode(row).map_err(bad)?;
+                if row.state != VdiskState::LIVE {
+                    let vdisk: Rc<Vdisk> = self.vdisk(row.vdisk).await?;
+                    self.plan_removal(&vdisk).await?;
+                }
+            }
+            Table::Snapshots => {
+                let row = SnapshotRow::decode(row).map_err(bad)?;
+                if row.flags.0 & SnapshotFlags::LEAVING.0 != 0 {
+                    self.vdisk(row.vdisk).await?;
+                }
+            }
+            _ => {}
+        }
+        self.apply(record, vec![Step::Put(table, row.to_vec())]);
+        Ok(())
+    }
+}
+
+fn snapshot_row(item: &SnapshotItem) -> SnapshotRow {
+    SnapshotRow {
+        vdisk: item.vdisk,
+        number: item.number,
+        flags: item.flags,
+        holds: 0,
+        size: item.size,
+        taken_unix_us: item.taken_unix_us,
+        group: item.group,
+        own_blocks: 0,
+        shared_blocks: 0,
+    }
+}

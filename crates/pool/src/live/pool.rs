@@ -1,0 +1,390 @@
+//! The open pool: its parts, the state that they share, and what others call.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use block::control::Resolved;
+use block::{
+    Below, Buf, ByteRange, EXTENTS_MAX, Env, Error, Extent, Lower, Mutex, Notify, Result,
+    TaskGroup, bail, error,
+};
+use meta::ring::{Log, Position};
+
+use super::catalogue::{Listed, VersionId};
+use super::check::Checked;
+use super::commit::{Change, Commits};
+use super::nodes::Nodes;
+use super::room::Room;
+use super::tables::Tables;
+use super::vdisk::Vdisk;
+use super::version::Version;
+use crate::map::Number;
+use crate::name::{Label, VdiskName, VersionName};
+use crate::root::{RootStore, Superblock, SuperblockFlags};
+use crate::BLOCK_BYTES;
+
+/// Number of the allocator that serves a pool.
+pub const ALLOCATOR: u32 = 1;
+
+/// Most changes in memory: those since the last cut, and those that a checkpoint merges.
+pub const CHANGES_MAX: usize = 1 << 20;
+
+/// An open pool. A clone is another handle to the same pool.
+#[derive(Clone)]
+pub struct Pool(pub(super) Rc<Inner>);
+
+/// The state of an open pool.
+pub struct Inner {
+    pub env: Env,
+    pub lower: Lower,
+    pub room: Rc<Room>,
+    pub nodes: Rc<Nodes>,
+    pub tables: Tables,
+    pub log: Log,
+    pub roots: RootStore,
+    /// The superblock that counts.
+    pub newest: RefCell<Superblock>,
+    pub commits: Commits,
+    pub numbers: Numbers,
+    /// Position behind the last record whose changes are in memory.
+    pub applied: Cell<Position>,
+    /// Number of the checkpoint that counts.
+    pub counted: Cell<u64>,
+    /// Lock of the checkpoint that runs.
+    pub checkpointing: Mutex,
+    /// Lock of the command that changes the catalogue.
+    pub names: Mutex,
+    /// Vdisks in memory, by number.
+    pub vdisks: RefCell<BTreeMap<u64, Rc<Vdisk>>>,
+    /// The vdisks with changes since the last cut.
+    pub touched: RefCell<BTreeMap<u64, Rc<Vdisk>>>,
+    /// Number of changes in memory since the last cut.
+    pub fresh_changes: Cell<usize>,
+    /// Removed vdisks whose holds are to be released.
+    pub ended: RefCell<Vec<(u64, VersionId)>>,
+    /// How often each version is open, by identity.
+    pub opened: RefCell<BTreeMap<VersionId, u32>>,
+    /// Raised when changes in memory move: at each cut, and at the end of each checkpoint.
+    pub epoch: Cell<u64>,
+    /// The error after which the pool takes no changes.
+    pub failure: RefCell<Option<Error>>,
+    pub is_read_only: bool,
+    pub tasks: TaskGroup,
+    pub changes: Notify,
+    /// Whether the keeper is to write a checkpoint soon, because something was removed.
+    pub wants_checkpoint: Cell<bool>,
+}
+
+/// The allocator's numbers of vdisks, groups, holds and passes.
+pub struct Numbers {
+    /// The next number.
+    pub next: Cell<u64>,
+    /// End of the numbers in reserve, by the acknowledged records.
+    pub end: Cell<u64>,
+}
+
+/// The space of a pool, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Bytes of maps and tables.
+    pub node_bytes: u64,
+    /// Free bytes.
+    pub free_bytes: u64,
+}
+
+impl Inner {
+    /// Returns an error if the pool takes no changes.
+    ///
+    /// # Errors
+    /// `ReadOnly`, or the error of the write that failed.
+    pub fn check_writable(&self) -> Result<()> {
+        if let Some(error) = &*self.failure.borrow() {
+            return Err(error.clone());
+        }
+        if self.is_read_only {
+            bail!(ReadOnly, "the pool is open for reading");
+        }
+        Ok(())
+    }
+
+    /// Makes the pool refuse all further changes, after a write has failed.
+    pub fn fail(&self, error: &Error) {
+        self.failure.borrow_mut().get_or_insert_with(|| error.clone());
+        self.changed();
+    }
+
+    /// Wakes all tasks that wait for a change of the pool's state.
+    pub fn changed(&self) {
+        self.changes.wake();
+    }
+
+    /// Notes that a vdisk has changes that the next checkpoint merges.
+    pub fn touch(&self, vdisk: &Rc<Vdisk>) {
+        let mut touched = self.touched.borrow_mut();
+        touched.entry(vdisk.number).or_insert_with(|| vdisk.clone());
+    }
+
+    /// Makes all acknowledged changes durable.
+    ///
+    /// # Errors
+    /// The error of the device, after which the pool takes no changes.
+    pub async fn flush(&self) -> Result<()> {
+        if self.is_read_only {
+            return Ok(());
+        }
+        if let Some(error) = &*self.failure.borrow() {
+            return Err(error.clone());
+        }
+        let flushed = self.log.flush().await;
+        flushed.inspect_err(|error| self.fail(error))?;
+        let proven = self.log.numbers().proven;
+        self.room.with(|space| space.proven(proven));
+        Ok(())
+    }
+
+    /// Drops the vdisks in memory that nobody uses.
+    pub fn forget_closed(&self) {
+        let touched = self.touched.borrow();
+        let is_used = |number: &u64, vdisk: &Rc<Vdisk>| {
+            touched.contains_key(number) || Rc::strong_count(vdisk) > 1
+        };
+        // A clone holds the vdisk of its origin, so one pass may not find all.
+        self.vdisks.borrow_mut().retain(|number, vdisk| is_used(number, vdisk));
+    }
+}
+
+impl Pool {
+    /// Returns the version with a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// `VolumeGone` for the name of a removed vdisk; those of the device.
+    pub async fn find(&self, name: &VersionName) -> Result<Option<VersionId>> {
+        self.0.find(name).await
+    }
+
+    /// Returns the size of a version in bytes.
+    ///
+    /// # Errors
+    /// `NotFound` if it was removed; those of the device.
+    pub async fn size(&self, id: VersionId) -> Result<u64> {
+        self.0.size(id).await
+    }
+
+    /// Lists up to `most` versions with names after `after`, in the order of their names.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
+        self.0.list(after, most).await
+    }
+
+    /// Opens a version: it is not removed until [`Pool::close_version`].
+    ///
+    /// # Errors
+    /// `NotFound` if it was removed; those of the device.
+    pub async fn open_version(&self, id: VersionId) -> Result<Rc<Version>> {
+        let _turn = self.0.names.lock().await;
+        let version = self.0.version(id).await?;
+        *self.0.opened.borrow_mut().entry(id).or_default() += 1;
+        Ok(version)
+    }
+
+    /// Closes a version.
+    ///
+    /// # Panics
+    /// If it is not open.
+    pub fn close_version(&self, id: VersionId) {
+        let mut opened = self.0.opened.borrow_mut();
+        let count = opened.get_mut(&id).expect("an open version is closed");
+        *count -= 1;
+        if *count == 0 {
+            opened.remove(&id);
+        }
+    }
+
+    /// Makes an empty vdisk of `size` bytes. It is durable after a flush.
+    ///
+    /// # Errors
+    /// `InUse` if the name exists, `Invalid` for an impossible size; those of the device.
+    pub async fn create(&self, name: &VdiskName, size: u64) -> Result<VersionId> {
+        self.0.create(name, size).await
+    }
+
+    /// Takes a snapshot of each named vdisk, all at one instant, and returns their numbers. They are durable after a
+    /// flush.
+    ///
+    /// # Errors
+    /// `NotFound` for a missing vdisk, `InUse` if a vdisk has the label already; those of the device.
+    pub async fn snapshot(
+        &self,
+        names: &[VdiskName],
+        label: Option<Label>,
+    ) -> Result<Vec<Number>> {
+        let mut vdisks = Vec::new();
+        for name in names {
+            let version = VersionName { vdisk: name.clone(), snapshot: None };
+            let Some(id) = self.0.find(&version).await? else { return Err(missing(&version)) };
+            vdisks.push(self.0.vdisk(id.vdisk).await?);
+        }
+        self.0.snapshot(&vdisks, label).await.map(|(_, numbers)| numbers)
+    }
+
+    /// Makes a vdisk with the content of a snapshot. It is durable after a flush.
+    ///
+    /// # Errors
+    /// `InUse` if the name exists, `NotFound` without the snapshot; those of the device.
+    pub async fn clone_of(&self, origin: &VersionName, name: &VdiskName) -> Result<VersionId> {
+        self.0.clone_of(origin, name).await
+    }
+
+    /// Removes a vdisk with its snapshots, or one snapshot. The name goes at once. Snapshots that a clone depends on
+    /// stay until the clone is removed. The removal is durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such version, `InUse` if a client has it open; those of the device.
+    pub async fn remove(&self, name: &VersionName) -> Result<()> {
+        self.0.remove(name).await
+    }
+
+    /// Changes the size of a vdisk. Blocks behind a smaller size become zeros.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size; those
+    /// of the device.
+    pub async fn resize(&self, name: &VdiskName, size: u64) -> Result<()> {
+        self.0.resize(name, size).await
+    }
+
+    /// Reads whole blocks of a version from `block` on.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` if a block does not have its checksum.
+    pub async fn read(&self, version: &Version, block: u64, into: &Buf) -> Result<()> {
+        self.0.read(version, block, into).await
+    }
+
+    /// Writes whole blocks of a head from `block` on. They are durable after a flush.
+    ///
+    /// # Errors
+    /// `NoSpace` in a full pool; `ReadOnly` for a snapshot; those of the device.
+    pub async fn write(&self, version: &Version, block: u64, data: Buf) -> Result<()> {
+        head(version)?;
+        self.0.commit(Change::Write(version.vdisk.clone(), block, data)).await.map(drop)
+    }
+
+    /// Makes blocks of a head zeros, and gives their space back.
+    ///
+    /// # Errors
+    /// As [`Pool::write`].
+    pub async fn zero(&self, version: &Version, block: u64, blocks: u64) -> Result<()> {
+        head(version)?;
+        self.0.commit(Change::Hole(version.vdisk.clone(), block, blocks)).await.map(drop)
+    }
+
+    /// Makes all acknowledged changes of all vdisks durable.
+    ///
+    /// # Errors
+    /// The error of the device, after which the pool takes no changes.
+    pub async fn flush(&self) -> Result<()> {
+        self.0.flush().await
+    }
+
+    /// Returns which blocks of a version have data, from the start of `range` on.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn status(&self, version: &Version, range: ByteRange) -> Result<Vec<Extent>> {
+        self.0.status(version, range).await
+    }
+
+    /// Returns the places of the bytes of a version on the device below.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn resolve(&self, version: &Version, range: ByteRange) -> Result<Resolved> {
+        let block = u64::from(BLOCK_BYTES);
+        let (first, end) = (range.start() / block, range.end().div_ceil(block));
+        let (mut all, mut upto) = (Vec::new(), range.start());
+        for (at, address, blocks) in self.0.data_places(version, first, end, EXTENTS_MAX).await? {
+            upto = ((at + blocks) * block).min(range.end());
+            let Some(address) = address else { continue };
+            let part = ByteRange::between(at * block, (at + blocks) * block);
+            let Some(part) = part.and_then(|part| part.intersect(range)) else { continue };
+            let below = self.0.room.range(address, blocks)?.start() + part.start() - at * block;
+            let below = ByteRange::new(below, part.len()).expect("a part has bytes");
+            all.push(Below { lower: 0, above: part.start(), range: below, how: "placed".into() });
+        }
+        Ok(Resolved::Places { all, upto, moves: true })
+    }
+
+    /// Writes a checkpoint: all acknowledged changes are in trees when it returns.
+    ///
+    /// # Errors
+    /// The error of the device, after which the pool takes no changes.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.0.checkpoint(SuperblockFlags(0)).await
+    }
+
+    /// Writes a checkpoint, and compares the blocks that trees refer to with the blocks in use.
+    ///
+    /// # Errors
+    /// Those of the device; damage of a node.
+    pub async fn check(&self) -> Result<Checked> {
+        let _turn = self.0.names.lock().await;
+        if !self.0.is_read_only {
+            self.checkpoint().await?;
+        }
+        self.0.check().await
+    }
+
+    /// Ends the background work of the pool, and writes a last checkpoint, so that the next opening has nothing to
+    /// replay.
+    ///
+    /// # Errors
+    /// The error of the device. The next opening replays the log then.
+    pub async fn close(&self) -> Result<()> {
+        let closing = self.0.tasks.close(|| self.0.begin_keeping()).await;
+        let written = match self.0.check_writable() {
+            Ok(()) => self.0.checkpoint(SuperblockFlags::CLOSED).await,
+            Err(_) => Ok(()),
+        };
+        closing.done();
+        written
+    }
+
+    /// Returns the error after which the pool takes no changes, if there was one.
+    pub fn failure(&self) -> Option<Error> {
+        self.0.failure.borrow().clone()
+    }
+
+    /// Returns the space in use and free.
+    pub fn usage(&self) -> Usage {
+        let counts = self.0.room.counts();
+        let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
+        Usage {
+            data_bytes: bytes(counts.data),
+            node_bytes: bytes(counts.nodes),
+            free_bytes: bytes(counts.free),
+        }
+    }
+
+    /// Returns the number of nodes that were read from the device and written to it since the opening.
+    pub fn node_counts(&self) -> (u64, u64) {
+        self.0.nodes.counts()
+    }
+}
+
+/// Returns the error for a missing version.
+pub fn missing(name: &VersionName) -> Error {
+    error!(NotFound, "the pool has no {name}").next("list its vdisks and snapshots with cairn vdisk ls")
+}
+
+fn head(version: &Version) -> Result<()> {
+    match version.number {
+        None => Ok(()),
+        Some(number) => bail!(ReadOnly, "snapshot {number} cannot be written"),
+    }
+}

@@ -1,0 +1,212 @@
+//! Reads of a version: the places of its blocks, their bytes, and the check of the checksums.
+
+use std::rc::Rc;
+
+use block::{
+    Buf, ByteRange, EXTENTS_MAX, Extent, Op, Result, State, all, error, push_extent,
+};
+
+use super::commit::{SUM_BYTES, checksums};
+use super::nodes::Lookups;
+use super::pool::Inner;
+use super::version::Version;
+use crate::map::{Changed, Content, Reader};
+use crate::{Address, BLOCK_BYTES};
+
+/// Most reads of data that one request has in flight. After random writes each block is in another place.
+pub const READS_MAX: usize = 32;
+
+/// Most blocks for which one block status request looks up.
+const STATUS_BLOCKS_MAX: u64 = 1 << 22;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// The place of adjacent blocks of a version.
+enum Found {
+    /// At adjacent physical addresses, with these checksums.
+    Data(Address, Vec<u8>),
+    Zeros,
+}
+
+/// Blocks of a request at adjacent physical addresses.
+struct Segment {
+    /// First block, counted from that of the request.
+    at: usize,
+    address: Address,
+    sums: Vec<u8>,
+}
+
+impl Segment {
+    fn blocks(&self) -> usize {
+        self.sums.len() / usize::from(SUM_BYTES)
+    }
+}
+
+impl Inner {
+    /// Calls `each` with the places of the blocks from `block` to `end`, in order, until it returns false.
+    async fn places(
+        self: &Rc<Self>,
+        version: &Version,
+        block: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64, Found) -> bool,
+    ) -> Result<()> {
+        let store = Lookups(self.nodes.clone());
+        let mut block = block;
+        while block < end {
+            let view = version.view(&self.tables).await?;
+            let epoch = self.epoch.get();
+            let mut reader = Reader::new(&store, &view.layers)?;
+            // After a cut or the end of a checkpoint, the changes in memory are elsewhere.
+            while block < end && self.epoch.get() == epoch {
+                let until = match view.find(block, end) {
+                    Changed::Run(change) => {
+                        let run = change.run;
+                        let found = match run.kind.has_blocks() {
+                            true => {
+                                let bytes = run.blocks as usize * usize::from(SUM_BYTES);
+                                Found::Data(run.address, change.sums.bytes(bytes).to_vec())
+                            }
+                            false => Found::Zeros,
+                        };
+                        if !each(block, run.blocks, found) {
+                            return Ok(());
+                        }
+                        block = run.end();
+                        continue;
+                    }
+                    Changed::Gap(until) => until,
+                };
+                let piece = reader.piece(block, until).await?;
+                let found = match piece.content {
+                    Content::Data { address, sums, .. } => {
+                        Found::Data(address, sums.bytes().to_vec())
+                    }
+                    Content::Hole { .. } | Content::Absent => Found::Zeros,
+                };
+                if !each(block, piece.blocks, found) {
+                    return Ok(());
+                }
+                block += piece.blocks;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whole blocks of a version from `block` on into a buffer.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` if a block does not have its checksum.
+    pub async fn read(self: &Rc<Self>, version: &Version, block: u64, into: &Buf) -> Result<()> {
+        // No address is given away until the read has ended.
+        let _reading = self.room.reading();
+        let end = block + (into.len() / BLOCK) as u64;
+        let mut segments: Vec<Segment> = Vec::new();
+        let fill = |at: u64, blocks: u64, found: Found| {
+            let at = (at - block) as usize;
+            match found {
+                Found::Zeros => {
+                    let part = into.slice(at * BLOCK..(at + blocks as usize) * BLOCK);
+                    part.write().fill(0);
+                }
+                Found::Data(address, sums) => {
+                    let last = segments.last_mut().filter(|last| {
+                        let behind = last.address.bits() + last.blocks() as u64;
+                        behind == address.bits()
+                            && last.address.extent() == address.extent()
+                            && last.at + last.blocks() == at
+                    });
+                    match last {
+                        Some(last) => last.sums.extend(sums),
+                        None => segments.push(Segment { at, address, sums }),
+                    }
+                }
+            }
+            true
+        };
+        self.places(version, block, end, fill).await?;
+        for batch in segments.chunks(READS_MAX) {
+            let start = |segment: &Segment| {
+                let part = segment.at * BLOCK..(segment.at + segment.blocks()) * BLOCK;
+                let range = self.room.range(segment.address, segment.blocks() as u64)?;
+                Ok(self.lower.start(Op::read(range, into.slice(part))))
+            };
+            let children = batch.iter().map(start).collect::<Result<Vec<_>>>()?;
+            for (segment, done) in batch.iter().zip(all(children).await) {
+                let part = segment.at * BLOCK..(segment.at + segment.blocks()) * BLOCK;
+                let (read, into) = (done.into_buf()?, into.slice(part));
+                // A device may pass another buffer with the bytes.
+                if !read.same(&into) {
+                    into.write().copy_from_slice(&read.read());
+                }
+                self.verify(version, block, segment, &into)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the bytes of a segment with their checksums.
+    fn verify(&self, version: &Version, block: u64, segment: &Segment, bytes: &Buf) -> Result<()> {
+        let is = checksums(&bytes.read());
+        if is == segment.sums {
+            return Ok(());
+        }
+        let width = usize::from(SUM_BYTES);
+        let mut pairs = is.chunks(width).zip(segment.sums.chunks(width));
+        let wrong = pairs.position(|(is, should)| is != should).unwrap_or_default();
+        let address = Address::from_bits(segment.address.bits() + wrong as u64);
+        let block = block + (segment.at + wrong) as u64;
+        let vdisk = version.vdisk.row.borrow().name.clone();
+        Err(error!(
+            Corrupt,
+            "block {block} of vdisk {vdisk:?} at {address:?} does not have its checksum: {} holds other \
+             bytes",
+            self.lower.name()
+        )
+        .next("read it from a backup; cairn device scrub finds damage of a mirror below"))
+    }
+
+    /// Returns up to `most` parts of the blocks from `block` to `end`: first block, physical address of blocks with data,
+    /// and number of blocks.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn data_places(
+        self: &Rc<Self>,
+        version: &Version,
+        block: u64,
+        end: u64,
+        most: usize,
+    ) -> Result<Vec<(u64, Option<Address>, u64)>> {
+        let _reading = self.room.reading();
+        let mut all = Vec::new();
+        let add = |at, blocks, found| {
+            let address = if let Found::Data(address, _) = found { Some(address) } else { None };
+            all.push((at, address, blocks));
+            all.len() < most
+        };
+        self.places(version, block, end, add).await?;
+        Ok(all)
+    }
+
+    /// Returns which blocks of a version have data, from the start of `range` on.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn status(self: &Rc<Self>, version: &Version, range: ByteRange) -> Result<Vec<Extent>> {
+        let _reading = self.room.reading();
+        let (first, last) = (range.start() / BLOCK as u64, range.end().div_ceil(BLOCK as u64));
+        let end = last.min(first + STATUS_BLOCKS_MAX);
+        let mut extents = Vec::new();
+        let add = |_, blocks: u64, found: Found| {
+            let state = match found {
+                Found::Data(..) => State::Data,
+                Found::Zeros => State::Hole,
+            };
+            push_extent(&mut extents, blocks * BLOCK as u64, state);
+            extents.len() < EXTENTS_MAX
+        };
+        self.places(version, first, end, add).await?;
+        Ok(extents)
+    }
+}

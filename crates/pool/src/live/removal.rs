@@ -1,0 +1,242 @@
+//! Removals of vdisks and snapshots, and changes of size.
+//!
+//! A record removes the name. The next checkpoint frees the blocks, in one pass for all snapshots of a line that wait.
+//! A snapshot that a clone depends on stays, without a name, until its last hold is gone.
+
+use std::rc::Rc;
+
+use block::{Result, bail, error};
+
+use super::catalogue::{VersionId, check_size, snapshot_key};
+use super::commit::{Change, row_bytes};
+use super::pool::{Inner, missing};
+use super::vdisk::Vdisk;
+use crate::BLOCK_BYTES;
+use crate::map::Number;
+use crate::name::{Label, VdiskName, VersionName};
+use crate::rows::{
+    DetailRow, HoldRow, NameRow, NameState, PassKind, PassRow, SnapshotFlags, SnapshotRow, Table,
+    VdiskRow, VdiskState,
+};
+
+/// The rows that a record puts, and the keys that it removes.
+#[derive(Default)]
+struct Rows {
+    put: Vec<(Table, Vec<u8>)>,
+    removed: Vec<(Table, Vec<u8>)>,
+}
+
+impl Inner {
+    /// Removes a vdisk with its snapshots, or one snapshot.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such version, `InUse` if a client has it open; those of a commit.
+    pub async fn remove(self: &Rc<Self>, name: &VersionName) -> Result<()> {
+        let _turn = self.names.lock().await;
+        let Some(id) = self.find(name).await? else { return Err(missing(name)) };
+        let opened = self.opened.borrow();
+        let is_open = match id.snapshot {
+            Some(_) => opened.contains_key(&id),
+            None => opened.keys().any(|open| open.vdisk == id.vdisk),
+        };
+        drop(opened);
+        if is_open {
+            return Err(error!(InUse, "clients have {name} open")
+                .next("disconnect those clients first"));
+        }
+        // In memory, so that the record finds it.
+        let vdisk = self.vdisk(id.vdisk).await?;
+        match id.snapshot {
+            Some(number) => {
+                let mut rows = Rows::default();
+                let Some(row) = self.snapshot_row(id.vdisk, number).await? else {
+                    return Err(missing(name));
+                };
+                self.take_name(&mut rows, row).await?;
+                self.commit(Change::Rows(rows.put, rows.removed)).await?;
+            }
+            None => self.remove_vdisk(&vdisk, &name.vdisk).await?,
+        }
+        self.wants_checkpoint.set(true);
+        self.changed();
+        Ok(())
+    }
+
+    /// Removes the name of a snapshot. Without a hold, the snapshot leaves.
+    async fn take_name(&self, rows: &mut Rows, mut row: SnapshotRow) -> Result<()> {
+        let key = snapshot_key(row.vdisk, row.number);
+        if row.flags.0 & SnapshotFlags::DETAILS.0 != 0
+            && let Some(details) = self.tables.get::<DetailRow>(&key).await?
+            && let Ok(label) = Label::parse(&details.label)
+        {
+            let key = [&row.vdisk.to_be_bytes()[..], &label.key()].concat();
+            rows.removed.push((Table::Labels, key));
+        }
+        row.flags.0 |= SnapshotFlags::NAMELESS.0;
+        if row.holds == 0 {
+            leave(rows, &mut row);
+        }
+        rows.put.push(row_bytes(&row));
+        Ok(())
+    }
+
+    async fn remove_vdisk(self: &Rc<Self>, vdisk: &Rc<Vdisk>, name: &VdiskName) -> Result<()> {
+        let now = self.env.wall().as_secs();
+        let mut row = vdisk.row.borrow().clone();
+        let Some(mut named) = self.tables.get::<NameRow>(&name.key()).await? else {
+            bail!(Corrupt, "the name {name} has no row");
+        };
+        named.state = NameState::GONE;
+        named.highest_number = named.highest_number.max(vdisk.sealed.get() - 1);
+        named.changed_unix_s = now;
+        row.name = String::new();
+        row.state = VdiskState::REMOVING;
+        row.removed_unix_s = now;
+        let pass = pass_row(PassKind::REMOVE_LAST, vdisk.number);
+        self.plan_removal(vdisk).await?;
+        let put = vec![row_bytes(&named), row_bytes(&row), row_bytes(&pass)];
+        self.commit(Change::Rows(put, Vec::new())).await.map(drop)
+    }
+
+    /// Finds the snapshots that leave with their vdisk: those without a hold.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn plan_removal(&self, vdisk: &Vdisk) -> Result<()> {
+        let rows = self.tables.all_of::<SnapshotRow>(&vdisk.number.to_be_bytes()).await?;
+        let leaves = |row: &SnapshotRow| {
+            row.holds == 0 && row.flags.0 & SnapshotFlags::LEAVING.0 == 0
+        };
+        let numbers = rows.iter().filter(|row| leaves(row)).map(|row| row.number);
+        vdisk.removal.borrow_mut().with_head = numbers.collect();
+        Ok(())
+    }
+
+    /// Releases the holds of removed vdisks on the snapshots that they were cloned from. A snapshot without a name and
+    /// without a hold leaves.
+    ///
+    /// # Errors
+    /// Those of reads of tables and of commits.
+    pub async fn release_holds(self: &Rc<Self>, ended: Vec<(u64, VersionId)>) -> Result<()> {
+        let _turn = self.names.lock().await;
+        for (holder, origin) in ended {
+            let number = origin.snapshot.unwrap_or_default();
+            let key = [origin.vdisk, number, holder].map(u64::to_be_bytes).concat();
+            if self.tables.get::<HoldRow>(&key).await?.is_none() {
+                continue;
+            }
+            let mut rows = Rows { removed: vec![(Table::Holds, key)], ..Rows::default() };
+            if let Some(mut row) = self.snapshot_row(origin.vdisk, number).await? {
+                row.holds = row.holds.saturating_sub(1);
+                let vdisk = self.vdisk(origin.vdisk).await?;
+                let is_nameless =
+                    row.flags.0 & SnapshotFlags::NAMELESS.0 != 0 || vdisk.is_headless();
+                if row.holds == 0 && is_nameless {
+                    leave(&mut rows, &mut row);
+                    self.wants_checkpoint.set(true);
+                }
+                rows.put.push(row_bytes(&row));
+            }
+            self.commit(Change::Rows(rows.put, rows.removed)).await?;
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Continues the removals that an earlier opening began, and releases holds without a holder.
+    ///
+    /// # Errors
+    /// Those of reads of tables and of commits.
+    pub async fn continue_removals(self: &Rc<Self>) -> Result<()> {
+        for pass in self.tables.all_of::<PassRow>(&[]).await? {
+            let vdisk = self.vdisk(pass.vdisk).await?;
+            if pass.kind == u64::from(PassKind::REMOVE_LAST.0) && !vdisk.removal.borrow().head {
+                self.plan_removal(&vdisk).await?;
+                vdisk.begin_removal();
+            }
+            for row in self.tables.all_of::<SnapshotRow>(&pass.vdisk.to_be_bytes()).await? {
+                if row.flags.0 & SnapshotFlags::LEAVING.0 != 0 {
+                    vdisk.leaves(row.number);
+                }
+            }
+            self.touch(&vdisk);
+            self.wants_checkpoint.set(true);
+        }
+        let mut ended = Vec::new();
+        for hold in self.tables.all_of::<HoldRow>(&[]).await? {
+            let holder = self.tables.get::<VdiskRow>(&hold.holder.to_be_bytes()).await?;
+            if hold.kind.is_of_vdisk() && holder.is_none() {
+                let origin = VersionId { vdisk: hold.vdisk, snapshot: Some(hold.number) };
+                ended.push((hold.hold, origin));
+            }
+        }
+        match ended.is_empty() {
+            true => Ok(()),
+            false => self.release_holds(ended).await,
+        }
+    }
+
+    /// Changes the size of a vdisk.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size; those
+    /// of a commit.
+    pub async fn resize(self: &Rc<Self>, name: &VdiskName, size: u64) -> Result<()> {
+        check_size(size)?;
+        let _turn = self.names.lock().await;
+        let version = VersionName { vdisk: name.clone(), snapshot: None };
+        let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
+        if self.opened.borrow().contains_key(&id) {
+            return Err(error!(InUse, "clients have {name} open")
+                .next("disconnect those clients first"));
+        }
+        let vdisk = self.vdisk(id.vdisk).await?;
+        let mut row = vdisk.row.borrow().clone();
+        let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+        if size < row.size {
+            let cut = blocks(row.size) - blocks(size);
+            self.commit(Change::Hole(vdisk.clone(), blocks(size), cut)).await?;
+        }
+        row.size = size;
+        self.commit(Change::Rows(vec![row_bytes(&row)], Vec::new())).await.map(drop)
+    }
+}
+
+/// Marks a snapshot as leaving, and notes that its line has a pass to come.
+fn leave(rows: &mut Rows, row: &mut SnapshotRow) {
+    row.flags.0 |= SnapshotFlags::LEAVING.0;
+    rows.put.push(row_bytes(&pass_row(PassKind::REMOVE, row.vdisk)));
+}
+
+/// Returns the row of a pass that waits for the next checkpoint.
+fn pass_row(kind: PassKind, vdisk: u64) -> PassRow {
+    PassRow {
+        kind: kind.0.into(),
+        vdisk,
+        pass: 1,
+        first: 0,
+        last: 0,
+        flags: 0,
+        position: [0; 32],
+        result: [0; crate::DESCRIPTOR_BYTES],
+        nodes: 0,
+    }
+}
+
+impl Vdisk {
+    /// Notes that the head and the planned snapshots are removed.
+    pub fn begin_removal(&self) {
+        let mut removal = self.removal.borrow_mut();
+        removal.head = true;
+        let leaving = std::mem::take(&mut removal.with_head);
+        removal.snapshots.extend(leaving);
+    }
+
+    /// Notes that a snapshot is removed.
+    pub fn leaves(&self, number: Number) {
+        let mut removal = self.removal.borrow_mut();
+        if !removal.snapshots.contains(&number) {
+            removal.snapshots.push(number);
+        }
+    }
+}

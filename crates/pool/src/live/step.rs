@@ -1,0 +1,138 @@
+//! The steps of a record: how each changes the vdisks and tables in memory. Acknowledgement and replay use the same code.
+
+use std::rc::Rc;
+
+
+use super::pool::Inner;
+use super::vdisk::Vdisk;
+use crate::map::{Finds, Overwritten, Replaced, Run, RunChange};
+use crate::name::Label;
+use crate::rows::{
+    DetailRow, LabelRow, Row as _, SnapshotFlags, SnapshotRow, Table, VdiskRow, VdiskState,
+};
+
+/// A change that a record contains, in memory.
+pub enum Step {
+    /// Blocks of a vdisk.
+    Changed(Rc<Vdisk>, RunChange),
+    /// A snapshot of a vdisk.
+    Snapshot(Rc<Vdisk>, SnapshotRow, Option<Label>),
+    /// A row that is added or replaced.
+    Put(Table, Vec<u8>),
+    /// A row that is removed.
+    Remove(Table, Vec<u8>),
+    /// The end of the snapshot numbers in reserve of a vdisk.
+    Numbers(Rc<Vdisk>, u64),
+    /// The end of the allocator's own numbers in reserve.
+    OwnNumbers(u64),
+}
+
+/// Takes the blocks that a change in memory overwrites.
+struct Overwrites<'p> {
+    pool: &'p Inner,
+    vdisk: &'p Vdisk,
+    record: u64,
+}
+
+impl Finds for Overwrites<'_> {
+    fn overwritten(&mut self, found: Overwritten) {
+        let entry = self.vdisk.kept.borrow().entry(&found);
+        match entry {
+            Some(entry) => self.vdisk.new_dead.borrow_mut().push(entry),
+            None => {
+                let Overwritten { address, blocks, .. } = found;
+                self.pool.room.with(|space| space.free_by_record(address, blocks, self.record));
+            }
+        }
+    }
+
+    fn replaced(&mut self, _: Replaced) {
+        unreachable!("changes in memory have no nodes");
+    }
+}
+
+impl Inner {
+    /// Makes the changes of an acknowledged record, or of one that an opening replays.
+    pub fn apply(&self, record: u64, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Changed(vdisk, change) => {
+                    let Run { kind, address, blocks, .. } = change.run;
+                    if kind.has_blocks() {
+                        self.room.with(|space| space.acknowledged(address, blocks));
+                    }
+                    let mut finds = Overwrites { pool: self, vdisk: &vdisk, record };
+                    let mut fresh = vdisk.fresh.borrow_mut();
+                    let before = fresh.count();
+                    fresh.write(change, &mut finds);
+                    let all = self.fresh_changes.get() + fresh.count() - before;
+                    self.fresh_changes.set(all);
+                    drop(fresh);
+                    self.touch(&vdisk);
+                }
+                Step::Snapshot(vdisk, row, label) => self.apply_snapshot(&vdisk, row, label),
+                Step::Put(table, row) => self.apply_put(table, row),
+                Step::Remove(table, key) => self.tables.remove(table, &key),
+                Step::Numbers(vdisk, end) => vdisk.row.borrow_mut().numbers_end = end,
+                Step::OwnNumbers(end) => self.numbers.end.set(end),
+            }
+        }
+    }
+
+    /// Puts a row into its table. A vdisk in memory learns of its own changes.
+    fn apply_put(&self, table: Table, row: Vec<u8>) {
+        match table {
+            Table::Vdisks => {
+                let new = VdiskRow::decode(&row).expect("the row was encoded or checked here");
+                if let Some(vdisk) = self.vdisks.borrow().get(&new.vdisk) {
+                    let mut old = vdisk.row.borrow_mut();
+                    old.size = new.size;
+                    old.removed_unix_s = new.removed_unix_s;
+                    if old.state == VdiskState::LIVE && new.state != VdiskState::LIVE {
+                        old.state = new.state;
+                        vdisk.begin_removal();
+                        self.touch(vdisk);
+                    }
+                }
+            }
+            Table::Snapshots => {
+                let new = SnapshotRow::decode(&row).expect("the row was encoded or checked here");
+                if new.flags.0 & SnapshotFlags::LEAVING.0 != 0
+                    && let Some(vdisk) = self.vdisks.borrow().get(&new.vdisk)
+                {
+                    vdisk.leaves(new.number);
+                    self.touch(vdisk);
+                }
+            }
+            _ => {}
+        }
+        self.tables.put_bytes(table, row);
+    }
+
+    fn apply_snapshot(&self, vdisk: &Rc<Vdisk>, mut row: SnapshotRow, label: Option<Label>) {
+        if let Some(label) = label {
+            let (id, number) = (row.vdisk, row.number);
+            row.flags.0 |= SnapshotFlags::DETAILS.0;
+            self.tables.put(&DetailRow {
+                vdisk: id,
+                number,
+                label: label.as_str().to_owned(),
+                received_line: meta::Uuid([0; 16]),
+                received_number: 0,
+                layer: [0; 32],
+            });
+            let key = label.key();
+            let label = label.as_str().to_owned();
+            self.tables.put(&LabelRow { vdisk: id, key, label, number });
+        }
+        vdisk.kept.borrow_mut().insert(row.number);
+        vdisk.next.set(row.number + 1);
+        let mut head = vdisk.row.borrow_mut();
+        head.next_number = row.number + 1;
+        head.newest_kept = row.number;
+        head.snapshots += 1;
+        drop(head);
+        self.tables.put(&row);
+        self.touch(vdisk);
+    }
+}

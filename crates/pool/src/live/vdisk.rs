@@ -1,0 +1,74 @@
+//! A vdisk in memory: its changes since the last checkpoint, its trees, and its kept snapshots.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use meta::Uuid;
+
+use super::version::Version;
+use crate::map::{Changes, DeadEntry, Kept, Number, Root};
+use crate::rows::{VdiskRow, VdiskState};
+
+/// A vdisk in memory. It stays there while a client has it open, and while it has changes that no checkpoint has
+/// merged.
+pub struct Vdisk {
+    /// Number of the vdisk, which is also the line of its trees.
+    pub number: u64,
+    /// UUID of the line.
+    pub line: Uuid,
+    /// The row of the vdisk, without the accounts since the last checkpoint.
+    pub row: RefCell<VdiskRow>,
+    /// Changes since the last cut.
+    pub fresh: RefCell<Changes>,
+    /// Changes that a running checkpoint merges.
+    pub taken: RefCell<Option<Rc<Changes>>>,
+    /// The trees of the vdisk's own line, the newest first, as of the last checkpoint.
+    pub own: RefCell<Rc<[Root]>>,
+    /// The snapshot from which the vdisk was cloned.
+    pub origin: Option<Rc<Version>>,
+    /// Kept snapshots.
+    pub kept: RefCell<Kept>,
+    /// The tree of dead entries, as of the last checkpoint.
+    pub dead: Cell<Root>,
+    /// Dead entries that are not in the tree.
+    pub new_dead: RefCell<Vec<DeadEntry>>,
+    /// Number of the next snapshot, by the acknowledged records.
+    pub next: Cell<Number>,
+    /// Number of the next snapshot, by the records in order. Some of them are not acknowledged yet.
+    pub sealed: Cell<Number>,
+    /// Number of the next snapshot at the last cut.
+    pub cut: Cell<Number>,
+    /// Number of the next snapshot at the cut before, while a checkpoint runs.
+    pub cut_before: Cell<Number>,
+    /// Whether a checkpoint has removed the head.
+    pub is_head_removed: Cell<bool>,
+    /// What the next checkpoint removes.
+    pub removal: RefCell<Removal>,
+}
+
+
+/// What a checkpoint removes of a line. The records before its cut state it.
+#[derive(Default)]
+pub struct Removal {
+    /// Whether the head is removed.
+    pub head: bool,
+    /// Snapshots that leave.
+    pub snapshots: Vec<Number>,
+    /// Snapshots that leave with the head, if a record removes it.
+    pub with_head: Vec<Number>,
+}
+
+impl Vdisk {
+    /// Returns the first number of the snapshots whose changes are in memory.
+    pub fn first_in_memory(&self) -> Number {
+        match &*self.taken.borrow() {
+            Some(_) => self.cut_before.get(),
+            None => self.cut.get(),
+        }
+    }
+
+    /// Whether the vdisk has no head any more, only snapshots that are held.
+    pub fn is_headless(&self) -> bool {
+        self.row.borrow().state != VdiskState::LIVE
+    }
+}

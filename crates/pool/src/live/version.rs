@@ -1,0 +1,163 @@
+//! Versions: the head of a vdisk or a snapshot of it, and where their blocks are.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use block::{Result, bail};
+
+use super::tables::Tables;
+use super::vdisk::Vdisk;
+use crate::NUMBER_MAX;
+use crate::map::{Changed, Changes, Layer, Number, Root, TREES_MAX};
+use crate::rows::{DEAD_ENTRIES_INDEX, HEAD, TreeRow};
+
+/// The head of a vdisk, or a snapshot of it.
+pub struct Version {
+    /// The vdisk.
+    pub vdisk: Rc<Vdisk>,
+    /// Number of the snapshot; `None` for the head.
+    pub number: Option<Number>,
+    /// The trees of a snapshot that a checkpoint has written. They stay the same.
+    listed: RefCell<Option<Rc<[Layer]>>>,
+}
+
+/// Changes of a vdisk in memory, up to a birth.
+enum Part {
+    /// The changes since the last cut.
+    Fresh(Rc<Vdisk>, Number),
+    /// The changes that a running checkpoint merges.
+    Taken(Rc<Changes>, Number),
+}
+
+/// Where the blocks of a version are at one time: changes in memory, then trees, the newest first.
+#[derive(Default)]
+pub struct View {
+    parts: Vec<Part>,
+    /// The trees.
+    pub layers: Vec<Layer>,
+}
+
+impl View {
+    /// Returns the changes in memory from `block` on, up to block `end`.
+    pub fn find(&self, block: u64, end: u64) -> Changed {
+        let mut end = end;
+        for part in &self.parts {
+            let found = match part {
+                Part::Fresh(vdisk, limit) => vdisk.fresh.borrow().find(block, end, *limit),
+                Part::Taken(changes, limit) => changes.find(block, end, *limit),
+            };
+            match found {
+                Changed::Run(run) => return Changed::Run(run),
+                Changed::Gap(until) => end = until,
+            }
+        }
+        Changed::Gap(end)
+    }
+}
+
+impl Version {
+    /// Creates a handle to the head (`None`) or to a snapshot of a vdisk.
+    pub fn new(vdisk: Rc<Vdisk>, number: Option<Number>) -> Rc<Self> {
+        Rc::new(Self { vdisk, number, listed: RefCell::default() })
+    }
+
+    /// Returns where the blocks of the version are now. The result holds until the next await.
+    ///
+    /// # Errors
+    /// Those of reads of the table of trees; `Limit` if the version has more than 16 trees.
+    pub async fn view(&self, tables: &Tables) -> Result<View> {
+        // The lists of snapshots are read first, because a checkpoint may end meanwhile.
+        while !self.is_listed() {
+            self.list(tables).await?;
+        }
+        let mut view = View::default();
+        self.add_to(&mut view);
+        if view.layers.len() > TREES_MAX {
+            let trees = view.layers.len();
+            bail!(Limit, "vdisk {} has {trees} trees, at most {TREES_MAX}", self.vdisk.number);
+        }
+        Ok(view)
+    }
+
+    /// Whether the changes of the version are in memory, so that its trees are those of the head.
+    fn is_in_memory(&self) -> bool {
+        self.number.is_none_or(|number| number >= self.vdisk.first_in_memory())
+    }
+
+    /// Whether the lists of trees of this version and of its origins are known.
+    fn is_listed(&self) -> bool {
+        (self.is_in_memory() || self.listed.borrow().is_some())
+            && self.vdisk.origin.as_ref().is_none_or(|origin| origin.is_listed())
+    }
+
+    /// Reads the lists of trees that are not known.
+    fn list<'a>(&'a self, tables: &'a Tables) -> Boxed<'a, Result<()>> {
+        Box::pin(async move {
+            if !self.is_in_memory() && self.listed.borrow().is_none() {
+                let number = self.number.expect("a head is in memory");
+                let layers = list_of(tables, self.vdisk.number, number).await?;
+                *self.listed.borrow_mut() = Some(layers.into());
+            }
+            match &self.vdisk.origin {
+                Some(origin) => origin.list(tables).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Adds changes in memory and trees to a view, and behind them those of the origin.
+    fn add_to(&self, view: &mut View) {
+        let (vdisk, limit) = (&self.vdisk, self.number.unwrap_or(NUMBER_MAX));
+        if self.is_in_memory() {
+            if limit >= vdisk.cut.get() {
+                view.parts.push(Part::Fresh(vdisk.clone(), limit));
+            }
+            if let Some(taken) = &*vdisk.taken.borrow() {
+                view.parts.push(Part::Taken(taken.clone(), limit));
+            }
+            view.layers.extend(vdisk.own.borrow().iter().map(|tree| Layer { tree: *tree, limit }));
+        } else if let Some(listed) = &*self.listed.borrow() {
+            view.layers.extend(listed.iter());
+        }
+        if let Some(origin) = &vdisk.origin {
+            origin.add_to(view);
+        }
+    }
+}
+
+/// A boxed future that borrows its arguments.
+type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Returns the own trees of a snapshot that a checkpoint has written, the newest first.
+///
+/// # Errors
+/// Those of reads of the table of trees.
+pub async fn own_trees(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<Root>> {
+    let layers = list_of(tables, vdisk, number).await?;
+    Ok(layers.into_iter().map(|layer| layer.tree).collect())
+}
+
+async fn list_of(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<Layer>> {
+    let mut from = [vdisk, number, 0].map(u64::to_be_bytes).concat();
+    let mut list: Option<(Number, Vec<Layer>)> = None;
+    loop {
+        let (rows, next) = tables.page::<TreeRow>(&from, TREES_MAX + 1).await?;
+        for row in rows {
+            let last = list.as_ref().map_or(row.last, |(last, _)| *last);
+            if row.vdisk != vdisk || row.last != last || row.index == DEAD_ENTRIES_INDEX {
+                return Ok(list.map_or(Vec::new(), |(_, layers)| layers));
+            }
+            let layer = Layer { tree: Root::decode(&row.descriptor)?, limit: number.min(row.newest_birth) };
+            list.get_or_insert((last, Vec::new())).1.push(layer);
+        }
+        match next {
+            Some(next) => from = next,
+            None => return Ok(list.map_or(Vec::new(), |(_, layers)| layers)),
+        }
+    }
+}
+
+/// The key of a tree of a head.
+pub fn head_key(vdisk: u64, index: u64) -> Vec<u8> {
+    [vdisk, HEAD, index].map(u64::to_be_bytes).concat()
+}

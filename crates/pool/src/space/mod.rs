@@ -1,0 +1,608 @@
+//! The space of one allocator: which blocks of its extents are in use, and when a freed block may be given away. No I/O.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | extents, and where new blocks come from |
+//! | `bits.rs` | bitmaps of the blocks of an extent |
+//! | `waiting.rs` | freed blocks that are not given away yet |
+//! | `rows.rs` | the rows of a checkpoint |
+//!
+//! A block is free for new data in three places, and they differ in time. *Ready* blocks may be given away now. *Waiting*
+//! blocks are free by a record or a root that is not proven, or a read that began before may still use them. The rows on
+//! disk are those of the last cut.
+
+mod bits;
+mod rows;
+mod waiting;
+
+use std::collections::BTreeMap;
+
+use block::{Result, error};
+
+use crate::extent::Content;
+use crate::geometry::Geometry;
+use crate::rows::{ExtentRow, ExtentState, FREE_ROW_BLOCKS, PlaceKind};
+use crate::{ALLOCATORS_MAX, Address};
+use bits::Bits;
+use waiting::Waiting;
+
+pub use rows::SpaceRows;
+pub use waiting::Reading;
+
+/// Part of the extents that data does not take, for the nodes of checkpoints: one of so many, two at least.
+const NODE_RESERVE_PARTS: u64 = 64;
+const NODE_RESERVE_MIN: usize = 2;
+
+/// An extent in use.
+#[derive(Clone, Debug)]
+struct Extent {
+    content: Content,
+    generation: u64,
+    /// First block that was never used since the claim.
+    frontier: u32,
+    /// The frontier at the last cut, for the rows of the running checkpoint.
+    frontier_at_cut: u32,
+    /// Blocks that may be given away now.
+    ready: Bits,
+    /// Free blocks by the rows of the last checkpoint, and by what happened up to the last cut.
+    stored: Bits,
+}
+
+impl Extent {
+    /// Makes all blocks ready, in an extent whose blocks in use are not in rows.
+    fn open_all(&mut self, blocks: u32) {
+        self.frontier = blocks;
+        self.ready.set(1, blocks - 1, true);
+    }
+}
+
+/// Blocks in use and free blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Blocks with data.
+    pub data: u64,
+    /// Blocks with nodes.
+    pub nodes: u64,
+    /// Blocks without either, those in extents of no use included.
+    pub free: u64,
+}
+
+/// Adjacent blocks that were given away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Address of the first block.
+    pub address: Address,
+    /// Number of blocks, 1 or more.
+    pub blocks: u64,
+}
+
+/// A change of a stored bitmap that happened after the cut of the running checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    address: Address,
+    blocks: u64,
+    is_free: bool,
+}
+
+/// The space of an allocator.
+pub struct Space {
+    geometry: Geometry,
+    owner: u32,
+    extents: BTreeMap<u64, Extent>,
+    /// Numbers of extents without content, with their next generation.
+    unused: BTreeMap<u64, u64>,
+    /// The extent whose frontier gives space for data, and that for nodes.
+    open_data: Option<u64>,
+    open_nodes: Option<u64>,
+    /// The extent and block from which the search for holes goes on, for data and for nodes.
+    hole_data: (u64, u32),
+    hole_nodes: (u64, u32),
+    waiting: Waiting,
+    counts: Counts,
+    /// Rows on disk that the running checkpoint must write again: of extents, and of free blocks.
+    changed: BTreeMap<u64, std::collections::BTreeSet<u32>>,
+    /// Changes of stored bitmaps since the cut.
+    late: Vec<Late>,
+    is_cut: bool,
+    /// Whether an opening replays the log.
+    is_replaying: bool,
+    /// Extents that were claimed since the rows were last written, whose headers are not written yet.
+    claimed: Vec<u64>,
+}
+
+impl Space {
+    /// Creates the space of an allocator that has all extents of a pool. The log and the far area hold nothing else.
+    ///
+    /// # Panics
+    /// If the number of the allocator is out of range.
+    pub fn new(geometry: Geometry, owner: u32, log: std::ops::Range<u64>) -> Self {
+        assert!((1..=ALLOCATORS_MAX).contains(&owner), "allocator {owner}");
+        let mut space = Self {
+            geometry,
+            owner,
+            extents: BTreeMap::new(),
+            unused: (0..geometry.extents).map(|extent| (extent, 1)).collect(),
+            open_data: None,
+            open_nodes: None,
+            hole_data: (0, 0),
+            hole_nodes: (0, 0),
+            waiting: Waiting::default(),
+            counts: Counts::default(),
+            changed: BTreeMap::new(),
+            late: Vec::new(),
+            is_cut: false,
+            is_replaying: true,
+            claimed: Vec::new(),
+        };
+        for extent in log {
+            space.claim(extent, Content::LOG);
+        }
+        for extent in (0..geometry.extents).filter(|extent| geometry.overlaps_far(*extent)) {
+            space.claim(extent, Content::FAR_AREA);
+        }
+        space.claimed.clear();
+        let usable = space.unused.len() as u64 * u64::from(geometry.extent_blocks() - 1);
+        space.counts.free = usable;
+        space
+    }
+
+    /// Takes a row of the table of extents.
+    ///
+    /// # Errors
+    /// A description of a row that contradicts the pool.
+    pub fn load_extent(&mut self, row: &ExtentRow) -> Result<(), String> {
+        let blocks = self.geometry.extent_blocks();
+        let is_inside = row.extent < self.geometry.extents && row.frontier <= blocks;
+        if !is_inside || row.owner != self.owner || row.place != row.extent {
+            return Err(format!("extent {} with frontier {}", row.extent, row.frontier));
+        }
+        if matches!(row.content, Content::LOG | Content::FAR_AREA) {
+            return Ok(());
+        }
+        if self.unused.remove(&row.extent).is_none() {
+            return Err(format!("extent {} twice, or in the log", row.extent));
+        }
+        let mut extent = Extent {
+            content: row.content,
+            generation: row.generation,
+            frontier: row.frontier,
+            frontier_at_cut: row.frontier,
+            ready: Bits::new(blocks),
+            stored: Bits::new(blocks),
+        };
+        if row.content == Content::SPACE {
+            extent.open_all(blocks);
+        }
+        self.extents.insert(row.extent, extent);
+        self.count_used(row.content, u64::from(row.frontier - 1));
+        Ok(())
+    }
+
+    /// Notes that a node of the tables of space is in use, after the rows of the extents were taken.
+    ///
+    /// # Errors
+    /// A description of an address that no such node can have.
+    pub fn load_space_node(&mut self, address: Address) -> Result<(), String> {
+        let extent = self.extents.get_mut(&address.extent());
+        let extent = extent.filter(|extent| {
+            extent.content == Content::SPACE && extent.ready.is_set(address.offset())
+        });
+        let Some(extent) = extent else { return Err(format!("a node at {address:?}")) };
+        extent.ready.set(address.offset(), 1, false);
+        self.count_used(Content::SPACE, 1);
+        Ok(())
+    }
+
+    /// Takes a row of the table of free blocks. The rows of the extents come first.
+    ///
+    /// # Errors
+    /// A description of a row that contradicts the extents.
+    pub fn load_free(&mut self, extent: u64, row: u32, bitmap: &[u8; 64]) -> Result<(), String> {
+        let wrong = || format!("free blocks in row {row} of extent {extent}");
+        let Some(it) = self.extents.get_mut(&extent) else { return Err(wrong()) };
+        let start = row * FREE_ROW_BLOCKS;
+        let mut count = 0;
+        for bit in (0..FREE_ROW_BLOCKS).filter(|bit| bitmap[*bit as usize / 8] >> (bit % 8) & 1 == 1)
+        {
+            let block = start + bit;
+            if block == 0 || block >= it.frontier {
+                return Err(wrong());
+            }
+            it.ready.set(block, 1, true);
+            it.stored.set(block, 1, true);
+            count += 1;
+        }
+        let content = it.content;
+        self.count_freed(content, count);
+        Ok(())
+    }
+
+    /// Continues in the extents with room at their frontiers.
+    pub fn loaded(&mut self) {
+        let blocks = self.geometry.extent_blocks();
+        for (number, extent) in &self.extents {
+            if extent.frontier < blocks {
+                match extent.content {
+                    Content::DATA => self.open_data = Some(*number),
+                    Content::NODES => self.open_nodes = Some(*number),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn count_used(&mut self, content: Content, blocks: u64) {
+        match content {
+            Content::DATA => self.counts.data += blocks,
+            Content::NODES | Content::SPACE => self.counts.nodes += blocks,
+            _ => return,
+        }
+        self.counts.free -= blocks;
+    }
+
+    fn count_freed(&mut self, content: Content, blocks: u64) {
+        match content {
+            Content::DATA => self.counts.data -= blocks,
+            Content::NODES | Content::SPACE => self.counts.nodes -= blocks,
+            _ => return,
+        }
+        self.counts.free += blocks;
+    }
+
+    /// Returns the numbers of blocks in use.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns the first byte on the device of a block; `None` if its extent has no such block.
+    pub fn byte_of(&self, address: Address) -> Option<u64> {
+        self.geometry.byte_of(address)
+    }
+
+    fn claim(&mut self, number: u64, content: Content) {
+        let generation = self.unused.remove(&number).expect("an unused extent is claimed");
+        let blocks = self.geometry.extent_blocks();
+        let mut extent = Extent {
+            content,
+            generation,
+            frontier: 1,
+            frontier_at_cut: 1,
+            ready: Bits::new(blocks),
+            stored: Bits::new(blocks),
+        };
+        if content == Content::SPACE {
+            extent.open_all(blocks);
+        }
+        self.extents.insert(number, extent);
+        self.claimed.push(number);
+        self.change(number);
+    }
+
+    fn change(&mut self, extent: u64) -> &mut std::collections::BTreeSet<u32> {
+        self.changed.entry(extent).or_default()
+    }
+
+    /// Returns the extents that were claimed since the last call. Their headers must be written before their first
+    /// block, and their rows go to the log before a record names one of their blocks.
+    pub fn take_claimed(&mut self) -> Vec<ExtentRow> {
+        let claimed = std::mem::take(&mut self.claimed);
+        let row = |number: u64| self.extents.get(&number).map(|extent| self.row(number, extent, 0));
+        claimed.into_iter().filter_map(row).collect()
+    }
+
+    fn row(&self, number: u64, extent: &Extent, free_blocks: u32) -> ExtentRow {
+        ExtentRow {
+            extent: number,
+            state: ExtentState::OPEN,
+            content: extent.content,
+            place_kind: PlaceKind::DEVICE,
+            owner: self.owner,
+            generation: extent.generation,
+            free_blocks,
+            frontier: extent.frontier_at_cut,
+            place: number,
+            object: [0; 16],
+        }
+    }
+
+    fn node_reserve(&self) -> usize {
+        NODE_RESERVE_MIN.max((self.geometry.extents / NODE_RESERVE_PARTS) as usize)
+    }
+
+    /// Takes up to `most` adjacent blocks for data: in order, then from holes.
+    ///
+    /// # Errors
+    /// `NoSpace` if no block is free for data.
+    pub fn take_data(&mut self, most: u64) -> Result<Taken> {
+        let reserve = self.node_reserve();
+        self.take(Content::DATA, most, reserve).ok_or_else(|| {
+            let Counts { data, nodes, .. } = self.counts;
+            error!(
+                NoSpace,
+                "the pool is full: {data} blocks of 4096 bytes have data, {nodes} have maps, and the rest is \
+                 kept for maps"
+            )
+            .next("remove vdisks or snapshots, discard unused bytes, or make the pool larger")
+        })
+    }
+
+    /// Takes a block for a node.
+    ///
+    /// # Errors
+    /// `NoSpace` if no block is free.
+    pub fn take_node(&mut self) -> Result<Address> {
+        let taken = self.take(Content::NODES, 1, 0);
+        taken.map(|taken| taken.address).ok_or_else(|| error!(NoSpace, "the pool has no free block"))
+    }
+
+    /// Claims extents for the nodes of the tables of space until `nodes` blocks are ready in such extents. The rows of
+    /// the running checkpoint have the claims.
+    ///
+    /// # Errors
+    /// `NoSpace` if no extent is free.
+    pub fn prepare_space_nodes(&mut self, nodes: u64) -> Result<()> {
+        let is_space = |extent: &&Extent| extent.content == Content::SPACE;
+        let ready = |space: &Self| -> u64 {
+            space.extents.values().filter(is_space).map(|it| u64::from(it.ready.count())).sum()
+        };
+        while ready(self) < nodes {
+            let Some((number, _)) = self.unused.first_key_value() else {
+                return Err(error!(NoSpace, "the pool has no free extent for its tables"));
+            };
+            self.claim(*number, Content::SPACE);
+        }
+        Ok(())
+    }
+
+    /// Takes a block for a node of the tables of space.
+    ///
+    /// # Errors
+    /// `NoSpace` if [`Space::prepare_space_nodes`] has prepared too few.
+    pub fn take_space_node(&mut self) -> Result<Address> {
+        let Some(taken) = self.find_hole(Content::SPACE, (0, 0), 1) else {
+            return Err(error!(NoSpace, "the tables of free space need more nodes than expected"));
+        };
+        let extent = self.extents.get_mut(&taken.address.extent()).expect("the hole is in it");
+        extent.ready.set(taken.address.offset(), 1, false);
+        self.count_used(Content::SPACE, 1);
+        Ok(taken.address)
+    }
+
+    fn take(&mut self, content: Content, most: u64, reserve: usize) -> Option<Taken> {
+        let taken = self
+            .take_at_frontier(content, most)
+            .or_else(|| self.take_new(content, most, reserve))
+            .or_else(|| self.take_hole(content, most))?;
+        self.count_used(content, taken.blocks);
+        // Data are in the rows of a checkpoint only if it contains their record.
+        if content == Content::NODES {
+            self.store(taken.address, taken.blocks, false, true);
+        }
+        Some(taken)
+    }
+
+    fn take_at_frontier(&mut self, content: Content, most: u64) -> Option<Taken> {
+        let open = if content == Content::DATA { self.open_data } else { self.open_nodes };
+        let number = open?;
+        let end = self.geometry.extent_blocks();
+        let extent = self.extents.get_mut(&number)?;
+        let blocks = most.min(u64::from(end - extent.frontier));
+        if blocks == 0 {
+            return None;
+        }
+        let address = Address::new(number, extent.frontier).expect("an extent of the pool");
+        extent.frontier += blocks as u32;
+        Some(Taken { address, blocks })
+    }
+
+    fn take_new(&mut self, content: Content, most: u64, reserve: usize) -> Option<Taken> {
+        if self.unused.len() <= reserve {
+            return None;
+        }
+        let (number, _) = self.unused.first_key_value().map(|(n, generation)| (*n, *generation))?;
+        self.claim(number, content);
+        match content {
+            Content::DATA => self.open_data = Some(number),
+            _ => self.open_nodes = Some(number),
+        }
+        self.take_at_frontier(content, most)
+    }
+
+    fn take_hole(&mut self, content: Content, most: u64) -> Option<Taken> {
+        let from = if content == Content::DATA { self.hole_data } else { self.hole_nodes };
+        let found = self.find_hole(content, from, most).or_else(|| {
+            // Once more from the first extent.
+            self.find_hole(content, (0, 0), most)
+        })?;
+        let (number, block) = (found.address.extent(), found.address.offset());
+        let extent = self.extents.get_mut(&number).expect("the hole is in an extent");
+        extent.ready.set(block, found.blocks as u32, false);
+        let next = (number, block + found.blocks as u32);
+        match content {
+            Content::DATA => self.hole_data = next,
+            _ => self.hole_nodes = next,
+        }
+        Some(found)
+    }
+
+    fn find_hole(&self, content: Content, from: (u64, u32), most: u64) -> Option<Taken> {
+        for (number, extent) in self.extents.range(from.0..) {
+            if extent.content != content || extent.ready.count() == 0 {
+                continue;
+            }
+            let start = if *number == from.0 { from.1 } else { 0 };
+            if let Some((block, blocks)) = extent.ready.next_run(start) {
+                let address = Address::new(*number, block).expect("an extent of the pool");
+                return Some(Taken { address, blocks: most.min(u64::from(blocks)) });
+            }
+        }
+        None
+    }
+
+    /// Notes in the stored bitmaps that blocks are in use or free. `is_of_checkpoint`: whether the running checkpoint
+    /// contains the change, although it happens after the cut.
+    fn store(&mut self, address: Address, blocks: u64, is_free: bool, is_of_checkpoint: bool) {
+        if self.is_cut && !is_of_checkpoint {
+            self.late.push(Late { address, blocks, is_free });
+            return;
+        }
+        let number = address.extent();
+        let Some(extent) = self.extents.get_mut(&number) else { return };
+        if extent.content == Content::SPACE {
+            return;
+        }
+        let (first, end) = (address.offset(), address.offset() + blocks as u32);
+        // Records are acknowledged in the order of their blocks, so skipped blocks are those of refused writes.
+        let frontier = extent.frontier_at_cut;
+        if first > frontier {
+            extent.stored.set(frontier, first - frontier, true);
+        }
+        extent.stored.set(first, end - first, is_free);
+        extent.frontier_at_cut = frontier.max(end);
+        let rows = first.min(frontier) / FREE_ROW_BLOCKS..=(end - 1) / FREE_ROW_BLOCKS;
+        self.change(number).extend(rows);
+    }
+
+    /// Takes blocks that a record names, in a replay. Skipped blocks below the frontier are free.
+    ///
+    /// # Errors
+    /// A description of blocks outside of the extents, or in use already.
+    pub fn replay_take(&mut self, address: Address, blocks: u64) -> Result<(), String> {
+        let wrong = || format!("{blocks} blocks at {address:?}");
+        let end = u64::from(address.offset()) + blocks;
+        let Some(extent) = self.extents.get_mut(&address.extent()) else { return Err(wrong()) };
+        if address.offset() == 0 || end > u64::from(self.geometry.extent_blocks()) {
+            return Err(wrong());
+        }
+        let (first, end) = (address.offset(), end as u32);
+        let behind = extent.frontier;
+        if end > behind {
+            if first > behind {
+                extent.ready.set(behind, first - behind, true);
+            }
+            extent.frontier = end;
+        }
+        let below = first.min(behind)..end.min(behind);
+        if first < behind {
+            if !extent.ready.is_all(first, below.end - first) {
+                return Err(wrong());
+            }
+            extent.ready.set(first, below.end - first, false);
+        }
+        let content = extent.content;
+        self.count_used(content, blocks);
+        Ok(())
+    }
+
+    /// Claims an extent that a record states to be claimed, in a replay.
+    ///
+    /// # Errors
+    /// A description of an extent that is in use.
+    pub fn replay_claim(&mut self, row: &ExtentRow) -> Result<(), String> {
+        match self.unused.contains_key(&row.extent) {
+            true => {
+                self.unused.insert(row.extent, row.generation);
+                self.claim(row.extent, row.content);
+                self.claimed.clear();
+                Ok(())
+            }
+            // The last checkpoint has the claim, too.
+            false if self.extents.contains_key(&row.extent) => Ok(()),
+            false => Err(format!("extent {}", row.extent)),
+        }
+    }
+
+    /// Gives back blocks that no record names, because their write was refused.
+    pub fn untake(&mut self, address: Address, blocks: u64) {
+        let number = address.extent();
+        let Some(extent) = self.extents.get_mut(&number) else { return };
+        extent.ready.set(address.offset(), blocks as u32, true);
+        let content = extent.content;
+        self.count_freed(content, blocks);
+    }
+
+    /// Notes that a record with blocks from [`Space::take_data`] or [`Space::replay_take`] is acknowledged.
+    pub fn acknowledged(&mut self, address: Address, blocks: u64) {
+        self.store(address, blocks, false, false);
+    }
+
+    /// Frees blocks that record `record` has freed. They are given away when the record is proven, and the reads that
+    /// began before have ended.
+    pub fn free_by_record(&mut self, address: Address, blocks: u64, record: u64) {
+        self.freed(address, blocks, false);
+        if self.is_replaying {
+            // A later record may name the blocks again, because this one was proven before.
+            let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
+            return extent.ready.set(address.offset(), blocks as u32, true);
+        }
+        self.waiting.by_record(Taken { address, blocks }, record);
+    }
+
+    /// Frees blocks in the running checkpoint. They are given away when its root counts, and the reads that began
+    /// before have ended.
+    pub fn free_by_root(&mut self, address: Address, blocks: u64) {
+        self.freed(address, blocks, true);
+        self.waiting.by_root(Taken { address, blocks });
+    }
+
+    fn freed(&mut self, address: Address, blocks: u64, is_of_checkpoint: bool) {
+        let content = self.extents.get(&address.extent()).map(|extent| extent.content);
+        self.count_freed(content.expect("freed blocks are in an extent"), blocks);
+        self.store(address, blocks, true, is_of_checkpoint);
+    }
+
+    /// Ends the replay of the log.
+    pub fn replayed(&mut self) {
+        self.is_replaying = false;
+    }
+
+    /// Notes that all records up to `record` are proven.
+    pub fn proven(&mut self, record: u64) {
+        self.waiting.proven(record);
+        self.give();
+    }
+
+    /// Begins a read. No address that is free later is given away until the read has ended.
+    pub fn begin_read(&mut self) -> Reading {
+        self.waiting.begin_read()
+    }
+
+    /// Ends a read.
+    pub fn end_read(&mut self, reading: Reading) {
+        self.waiting.end_read(reading);
+        self.give();
+    }
+
+    /// Makes the blocks ready that nothing holds back any more.
+    fn give(&mut self) {
+        while let Some(Taken { address, blocks }) = self.waiting.next_ready() {
+            let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
+            extent.ready.set(address.offset(), blocks as u32, true);
+        }
+    }
+
+    /// Returns all runs of blocks in use, with the content of their extents, for a check.
+    pub fn used(&self) -> Vec<(Content, Taken)> {
+        let mut all = Vec::new();
+        for (number, extent) in &self.extents {
+            if matches!(extent.content, Content::LOG | Content::FAR_AREA) {
+                continue;
+            }
+            let waiting = self.waiting.of_extent(*number, self.geometry.extent_blocks());
+            let mut block = 1;
+            while block < extent.frontier {
+                let is_free = |block: u32| extent.ready.is_set(block) || waiting.is_set(block);
+                if is_free(block) {
+                    block += 1;
+                    continue;
+                }
+                let end = (block..extent.frontier).find(|block| is_free(*block));
+                let end = end.unwrap_or(extent.frontier);
+                let address = Address::new(*number, block).expect("an extent of the pool");
+                all.push((extent.content, Taken { address, blocks: u64::from(end - block) }));
+                block = end;
+            }
+        }
+        all
+    }
+}

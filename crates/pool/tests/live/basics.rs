@@ -1,0 +1,117 @@
+//! What a pool does without faults.
+
+use sim::SimWorld;
+use testkit::recorded::Trace;
+
+use crate::scene::{
+    BLOCKS, blank, block_on, bytes, find, label, make, name, open, stamps, version,
+};
+
+const SIZE: u64 = BLOCKS * 4096;
+
+#[test]
+fn new_vdisk_reads_zeros_and_keeps_what_is_written_over_openings() {
+    let world = SimWorld::new(1);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        let web = find(&pool, "web").await;
+        assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), vec![0; BLOCKS as usize]);
+        pool.write(&web, 3, bytes(&env, 100, 4)).await.unwrap();
+        let mut expected = vec![0; BLOCKS as usize];
+        expected[3..7].copy_from_slice(&[100, 101, 102, 103]);
+        assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), expected);
+        pool.flush().await.unwrap();
+        drop((web, pool));
+        // The process ended without a checkpoint.
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), expected);
+        pool.zero(&web, 4, 2).await.unwrap();
+        pool.close().await.unwrap();
+        expected[4..6].fill(0);
+        drop((web, pool));
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn snapshots_and_clones_keep_their_blocks_through_checkpoints_and_openings() {
+    let world = SimWorld::new(2);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("gold"), SIZE).await.unwrap();
+        let gold = find(&pool, "gold").await;
+        pool.write(&gold, 0, bytes(&env, 10, 8)).await.unwrap();
+        assert_eq!(pool.snapshot(&[name("gold")], Some(label("v1"))).await.unwrap(), [1]);
+        pool.write(&gold, 4, bytes(&env, 20, 2)).await.unwrap();
+        pool.clone_of(&version("gold@v1"), &name("job")).await.unwrap();
+        let job = find(&pool, "job").await;
+        pool.write(&job, 0, bytes(&env, 30, 1)).await.unwrap();
+        pool.flush().await.unwrap();
+        let check = async |pool: &pool::live::Pool| {
+            let read = async |name: &str| {
+                let version = find(pool, name).await;
+                stamps(&env, pool, &version, 9).await.unwrap()
+            };
+            assert_eq!(read("gold").await, [10, 11, 12, 13, 20, 21, 16, 17, 0]);
+            assert_eq!(read("gold@v1").await, [10, 11, 12, 13, 14, 15, 16, 17, 0]);
+            assert_eq!(read("gold@1").await, [10, 11, 12, 13, 14, 15, 16, 17, 0]);
+            assert_eq!(read("job").await, [30, 11, 12, 13, 14, 15, 16, 17, 0]);
+        };
+        check(&pool).await;
+        pool.checkpoint().await.unwrap();
+        check(&pool).await;
+        drop((gold, job, pool));
+        let pool = open(&env, &disk).await.unwrap();
+        check(&pool).await;
+        let checked = pool.check().await.unwrap();
+        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        let listed = pool.list("", 10).await.unwrap();
+        let names: Vec<&str> = listed.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["gold", "gold@1", "job"]);
+    });
+}
+
+#[test]
+fn space_of_removed_vdisk_comes_back() {
+    let world = SimWorld::new(3);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("other"), SIZE).await.unwrap();
+        pool.checkpoint().await.unwrap();
+        pool.checkpoint().await.unwrap();
+        let before = pool.usage();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        let web = find(&pool, "web").await;
+        for round in 0..20 {
+            pool.write(&web, round, bytes(&env, 1000 * round, 40)).await.unwrap();
+            pool.snapshot(&[name("web")], None).await.unwrap();
+            if round % 3 == 0 {
+                pool.checkpoint().await.unwrap();
+            }
+        }
+        drop(web);
+        assert!(pool.usage().data_bytes > before.data_bytes + (40 * 20 << 10));
+        pool.remove(&version("web@7")).await.unwrap();
+        pool.checkpoint().await.unwrap();
+        let checked = pool.check().await.unwrap();
+        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        pool.remove(&version("web")).await.unwrap();
+        let error = pool.find(&version("web")).await.unwrap_err();
+        assert_eq!(error.reason(), Some(block::Reason::VolumeGone));
+        pool.checkpoint().await.unwrap();
+        pool.checkpoint().await.unwrap();
+        let checked = pool.check().await.unwrap();
+        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        assert_eq!(pool.usage().data_bytes, before.data_bytes);
+    });
+}

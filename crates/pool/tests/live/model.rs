@@ -1,0 +1,164 @@
+//! A pool against a model: random changes, snapshots, clones, removals, checkpoints and openings.
+
+use std::collections::BTreeMap;
+
+use block::Env;
+use pool::live::Pool;
+use pool::map::Number;
+use sim::SimWorld;
+use sim::draw::Stream;
+use testkit::recorded::Trace;
+
+use crate::scene::{BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
+
+const SIZE: u64 = BLOCKS * 4096;
+
+/// Most vdisks at one time.
+const VDISKS_MAX: usize = 4;
+
+type Content = Vec<u64>;
+
+/// The versions that a pool must have.
+#[derive(Clone, Default)]
+struct Model {
+    /// Content of each head, and of each snapshot by number.
+    vdisks: BTreeMap<String, (Content, BTreeMap<Number, Content>)>,
+    made: u64,
+    stamp: u64,
+}
+
+impl Model {
+    fn vdisk(&self, draw: &Stream) -> Option<String> {
+        let names: Vec<&String> = self.vdisks.keys().collect();
+        (!names.is_empty()).then(|| names[draw.below(names.len() as u64) as usize].clone())
+    }
+
+    fn snapshot(&self, draw: &Stream) -> Option<(String, Number)> {
+        let all: Vec<(String, Number)> = self
+            .vdisks
+            .iter()
+            .flat_map(|(name, (_, snapshots))| snapshots.keys().map(|n| (name.clone(), *n)))
+            .collect();
+        (!all.is_empty()).then(|| all[draw.below(all.len() as u64) as usize].clone())
+    }
+
+    async fn write(&mut self, env: &Env, pool: &Pool, draw: &Stream) {
+        let Some(vdisk) = self.vdisk(draw) else { return };
+        let head = find(pool, &vdisk).await;
+        let block = draw.below(BLOCKS);
+        let blocks = draw.within(1, (BLOCKS - block).min(9));
+        let content = &mut self.vdisks.get_mut(&vdisk).unwrap().0;
+        let part = &mut content[block as usize..(block + blocks) as usize];
+        if draw.below(4) == 0 {
+            pool.zero(&head, block, blocks).await.unwrap();
+            part.fill(0);
+        } else {
+            pool.write(&head, block, bytes(env, self.stamp, blocks)).await.unwrap();
+            (0..).zip(part).for_each(|(n, stamp)| *stamp = self.stamp + n);
+            self.stamp += blocks;
+        }
+    }
+
+    async fn step(&mut self, env: &Env, pool: &Pool, draw: &Stream) {
+        match draw.below(20) {
+            0 if self.vdisks.len() < VDISKS_MAX => {
+                self.made += 1;
+                let new = format!("v{}", self.made);
+                pool.create(&name(&new), SIZE).await.unwrap();
+                self.vdisks.insert(new, (vec![0; BLOCKS as usize], BTreeMap::new()));
+            }
+            1..=3 => {
+                let Some(vdisk) = self.vdisk(draw) else { return };
+                let number = pool.snapshot(&[name(&vdisk)], None).await.unwrap()[0];
+                let (content, snapshots) = self.vdisks.get_mut(&vdisk).unwrap();
+                assert!(snapshots.last_key_value().is_none_or(|(last, _)| *last < number));
+                snapshots.insert(number, content.clone());
+            }
+            4 if self.vdisks.len() < VDISKS_MAX => {
+                let Some((vdisk, number)) = self.snapshot(draw) else { return };
+                self.made += 1;
+                let new = format!("v{}", self.made);
+                let origin = version(&format!("{vdisk}@{number}"));
+                pool.clone_of(&origin, &name(&new)).await.unwrap();
+                let content = self.vdisks[&vdisk].1[&number].clone();
+                self.vdisks.insert(new, (content, BTreeMap::new()));
+            }
+            5 => {
+                let Some((vdisk, number)) = self.snapshot(draw) else { return };
+                pool.remove(&version(&format!("{vdisk}@{number}"))).await.unwrap();
+                self.vdisks.get_mut(&vdisk).unwrap().1.remove(&number);
+            }
+            6 if draw.below(3) == 0 => {
+                let Some(vdisk) = self.vdisk(draw) else { return };
+                pool.remove(&version(&vdisk)).await.unwrap();
+                self.vdisks.remove(&vdisk);
+            }
+            7 | 8 => pool.checkpoint().await.unwrap(),
+            9 => pool.flush().await.unwrap(),
+            _ => self.write(env, pool, draw).await,
+        }
+    }
+
+    async fn check(&self, env: &Env, pool: &Pool) {
+        let mut names: Vec<String> = Vec::new();
+        for (vdisk, (content, snapshots)) in &self.vdisks {
+            names.push(vdisk.clone());
+            let head = find(pool, vdisk).await;
+            let is = stamps(env, pool, &head, BLOCKS).await.unwrap();
+            assert_eq!(is, *content, "{vdisk}");
+            for (number, content) in snapshots {
+                let text = format!("{vdisk}@{number}");
+                let snapshot = find(pool, &text).await;
+                let is = stamps(env, pool, &snapshot, BLOCKS).await.unwrap();
+                assert_eq!(is, *content, "{text}");
+                names.push(text);
+            }
+        }
+        names.sort();
+        let listed: Vec<String> =
+            pool.list("", 10_000).await.unwrap().into_iter().map(|it| it.name).collect();
+        assert_eq!(listed, names);
+    }
+}
+
+fn run(seed: u64, steps: u64) {
+    let world = SimWorld::new(seed);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    let draw = Stream::new(seed, "steps", 0);
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let mut pool = open(&env, &disk).await.unwrap();
+        let mut model = Model { stamp: 1, ..Model::default() };
+        for step in 0..steps {
+            model.step(&env, &pool, &draw).await;
+            if draw.below(30) == 0 {
+                // The process ends; the disk has all that it was sent.
+                if draw.below(2) == 0 {
+                    pool.close().await.unwrap();
+                }
+                drop(pool);
+                pool = open(&env, &disk).await.unwrap();
+            }
+            if draw.below(12) == 0 {
+                model.check(&env, &pool).await;
+            }
+            if draw.below(25) == 0 {
+                let checked = pool.check().await.unwrap();
+                let found = (checked.lost, checked.leaked);
+                assert_eq!(found, (Vec::new(), Vec::new()), "seed {seed}, step {step}");
+            }
+        }
+        model.check(&env, &pool).await;
+    });
+}
+
+#[test]
+fn pool_has_content_of_model_and_leaks_no_block() {
+    for seed in 0..12 {
+        let ran = std::panic::catch_unwind(|| run(seed, 250));
+        if let Err(panic) = ran {
+            eprintln!("seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

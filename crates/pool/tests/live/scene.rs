@@ -1,0 +1,91 @@
+//! A small pool on a recorded disk.
+
+use std::rc::Rc;
+
+use block::{Buf, Env, Result};
+use meta::Uuid;
+use pool::BLOCK_BYTES;
+use pool::cell::{CellFlags, PoolCell};
+use pool::geometry::Geometry;
+use pool::live::{Options, Pool, Version};
+use pool::name::{Label, VdiskName, VersionName};
+use sim::SimWorld;
+use testkit::recorded::{Disk, Trace};
+
+/// Bytes of the disk: the smallest pool.
+pub const DISK_BYTES: usize = 16 << 20;
+
+/// Blocks of the vdisks of the tests.
+pub const BLOCKS: u64 = 64;
+
+pub const OPTIONS: Options = Options { cache_bytes: 1 << 20, read_only: false, accept_loss: false };
+
+pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
+    world.block_on(future).unwrap_or_else(|stuck| panic!("{stuck}"))
+}
+
+pub fn blank(trace: &Trace) -> Rc<Disk> {
+    Disk::new(0, vec![0; DISK_BYTES], trace)
+}
+
+/// The state in the labels of the pool of the tests.
+pub fn cell() -> PoolCell {
+    let Geometry { bytes, far, extent_bytes, .. } = Geometry::new(DISK_BYTES as u64).unwrap();
+    PoolCell { pool: Some(Uuid([7; 16])), bytes, far, extent_bytes, flags: CellFlags(0) }
+}
+
+pub async fn make(env: &Env, disk: &Rc<Disk>) {
+    let geometry = Geometry::new(DISK_BYTES as u64).unwrap();
+    Pool::make(env, &disk.lower(), Uuid([7; 16]), geometry).await.unwrap();
+}
+
+pub async fn open(env: &Env, disk: &Rc<Disk>) -> Result<Pool> {
+    let (pool, lost) = Pool::open(env, &disk.lower(), &cell(), OPTIONS).await?;
+    assert_eq!(lost, None, "a flushed record is missing");
+    Ok(pool)
+}
+
+pub fn name(text: &str) -> VdiskName {
+    VdiskName::parse(text).unwrap()
+}
+
+pub fn version(text: &str) -> VersionName {
+    VersionName::parse(text).unwrap()
+}
+
+pub fn label(text: &str) -> Label {
+    Label::parse(text).unwrap()
+}
+
+/// Opens the version with this name.
+pub async fn find(pool: &Pool, text: &str) -> Rc<Version> {
+    let id = pool.find(&version(text)).await.unwrap().unwrap_or_else(|| panic!("no {text}"));
+    let found = pool.open_version(id).await.unwrap();
+    pool.close_version(id);
+    found
+}
+
+/// Returns `blocks` blocks, each filled with a number of its own after `stamp`.
+pub fn bytes(env: &Env, stamp: u64, blocks: u64) -> Buf {
+    let buf = env.buf((blocks * u64::from(BLOCK_BYTES)) as usize).unwrap();
+    for (n, block) in buf.write().chunks_exact_mut(BLOCK_BYTES as usize).enumerate() {
+        for word in block.chunks_exact_mut(8) {
+            word.copy_from_slice(&(stamp + n as u64).to_le_bytes());
+        }
+    }
+    buf
+}
+
+/// Returns the number in each block of a version; 0 for zeros.
+pub async fn stamps(env: &Env, pool: &Pool, version: &Version, blocks: u64) -> Result<Vec<u64>> {
+    let into = env.buf((blocks * u64::from(BLOCK_BYTES)) as usize)?;
+    pool.read(version, 0, &into).await?;
+    let all = into.read();
+    let stamp = |block: &[u8]| {
+        let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+        let first = word(0);
+        assert!((0..block.len()).step_by(8).all(|at| word(at) == first), "a block is torn");
+        first
+    };
+    Ok(all.chunks_exact(BLOCK_BYTES as usize).map(stamp).collect())
+}
