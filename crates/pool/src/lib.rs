@@ -19,9 +19,9 @@
 
 mod address;
 pub mod cell;
-pub mod live;
 pub mod extent;
 pub mod geometry;
+pub mod live;
 pub mod log;
 pub mod map;
 pub mod name;

@@ -9,8 +9,8 @@ use meta::vault::{Options, Vault};
 use sim::SimWorld;
 use sim::draw::Stream;
 
-use testkit::recorded::Trace;
 use crate::scene::{self, SMALL, block_on, some};
+use testkit::recorded::Trace;
 
 const PLACES: u64 = 500;
 

@@ -4,8 +4,8 @@ use block::{Env, ErrorKind};
 use meta::vault::{CopyState, Options, Vault};
 use sim::SimWorld;
 
-use testkit::recorded::{Disk, Fails, Trace};
 use crate::scene::{self, SMALL, block_on, some};
+use testkit::recorded::{Disk, Fails, Trace};
 
 const ALONE: Options = Options { may_degrade: true, ..SMALL };
 

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use sim::SimWorld;
 
-use testkit::recorded::{Disk, Event, Fails, Moment, Trace};
 use crate::scene::{self, SMALL, block_on, some};
 use meta::vault::{Options, Vault};
+use testkit::recorded::{Disk, Event, Fails, Moment, Trace};
 
 /// Recording of a scenario: the bytes of the vault's disks before the scenario, and all events on the disks.
 pub struct Played {

@@ -7,8 +7,8 @@ use block::ErrorKind;
 use meta::vault::{Findings, Options, Vault};
 use sim::SimWorld;
 
-use testkit::recorded::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
+use testkit::recorded::{Disk, Trace};
 
 /// Result of opening a vault on damaged disks and reading all its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,8 +9,8 @@ use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
 use crate::crashes::{Played, moments, some_cuts};
-use testkit::recorded::{Disk, Event, SECTOR, Trace};
 use crate::scene::{self, DISK_BYTES, SMALL, block_on};
+use testkit::recorded::{Disk, Event, SECTOR, Trace};
 
 /// Bytes of a data block on the disk.
 const PLACE: usize = 2 * SECTOR;

@@ -10,8 +10,8 @@ use meta::vault::{Array, Options, Vault};
 use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
-use testkit::recorded::{Disk, Trace};
 use crate::scene::{self, SMALL, block_on, some};
+use testkit::recorded::{Disk, Trace};
 
 fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
     bytes[at..at + part.len()].copy_from_slice(part);

@@ -7,8 +7,8 @@ use meta::vault::{Array, Bitmap, LAZY_WITHIN, Log, ObjectId, Options, Shape, Spe
 use sim::SimWorld;
 use zerocopy::little_endian::{U32, U64};
 
-use testkit::recorded::{Disk, Event, Trace};
 use crate::scene::{self, SMALL, block_on, some};
+use testkit::recorded::{Disk, Event, Trace};
 
 async fn empty(env: &Env) -> (Vault, Vec<std::rc::Rc<Disk>>, Trace) {
     let trace = Trace::default();

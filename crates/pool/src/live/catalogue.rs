@@ -69,8 +69,7 @@ impl Inner {
         match row {
             Some(row) if row.name != name.as_str() => Err(error!(
                 Invalid,
-                "the names {name} and {} have one short key; only one of them can exist",
-                row.name
+                "the names {name} and {} have one short key; only one of them can exist", row.name
             )
             .next("choose another name")),
             row => Ok(row),

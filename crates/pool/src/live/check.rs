@@ -10,9 +10,7 @@ use super::pool::Inner;
 use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
-use crate::map::{
-    BLOCKS_MAX, Content as Blocks, Found, Layer, Reader, Root, Scan, nodes_after,
-};
+use crate::map::{BLOCKS_MAX, Content as Blocks, Found, Layer, Reader, Root, Scan, nodes_after};
 use crate::rows::{Table, TreeRow, VdiskRow};
 use crate::{Address, NUMBER_MAX};
 

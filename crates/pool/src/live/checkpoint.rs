@@ -6,10 +6,10 @@ use std::rc::Rc;
 use block::Result;
 use meta::ring::Position;
 
+use super::catalogue::VersionId;
 use super::commit::SUM_BYTES;
 use super::nodes::Passes;
 use super::pool::{ALLOCATOR, Inner};
-use super::catalogue::VersionId;
 use super::vdisk::{Removal, Vdisk};
 use super::version::{head_key, own_trees};
 use crate::map::{
@@ -18,7 +18,9 @@ use crate::map::{
     release, sweep, write_interval,
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
-use crate::rows::{DEAD_ENTRIES_INDEX, ExtentRow, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState};
+use crate::rows::{
+    DEAD_ENTRIES_INDEX, ExtentRow, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState,
+};
 use crate::space::{Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
 
@@ -113,7 +115,13 @@ impl Inner {
     }
 
     /// Ends a checkpoint whose superblock counts.
-    fn count(&self, cut: &Cut, superblock: Superblock, trees: &BTreeMap<Table, Root>, lines: Vec<Trees>) {
+    fn count(
+        &self,
+        cut: &Cut,
+        superblock: Superblock,
+        trees: &BTreeMap<Table, Root>,
+        lines: Vec<Trees>,
+    ) {
         let log_root = superblock.log_root;
         self.newest.replace(superblock);
         self.tables.counted(trees);

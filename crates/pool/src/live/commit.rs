@@ -8,17 +8,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use block::{Buf, Child, Op, OneShot, Result, bail, is_zero};
+use block::{Buf, Child, OneShot, Op, Result, bail, is_zero};
 use crc_fast::CrcAlgorithm;
 use meta::ring::Appended;
 
 use super::pool::Inner;
 use super::step::Step;
 use super::vdisk::Vdisk;
+use crate::extent::{ExtentFlags, ExtentHeader};
 use crate::log::{Changes, LogItem, Run as LogRun, SnapshotItem};
 use crate::map::{Number, Run, RunChange, RunKind, Sums};
 use crate::name::Label;
-use crate::extent::{ExtentFlags, ExtentHeader};
 use crate::rows::{ExtentRow, Row, SnapshotFlags, SnapshotRow, SumKind, Table};
 use crate::{Address, BLOCK_BYTES};
 
@@ -74,11 +74,14 @@ pub struct Commits {
     has_lander: Cell<bool>,
 }
 
+/// The client of a change, with the numbers of its snapshots.
+type Answer = (Rc<OneShot<Result<Committed>>>, Vec<Number>);
+
 /// A record in flight.
 struct Flight {
     appended: Result<Appended>,
     steps: Vec<Step>,
-    answers: Vec<(Rc<OneShot<Result<Committed>>>, Vec<Number>)>,
+    answers: Vec<Answer>,
 }
 
 /// A record that is being put together.
@@ -88,7 +91,7 @@ struct Draft {
     count: u32,
     steps: Vec<Step>,
     writes: Vec<Child>,
-    answers: Vec<(Rc<OneShot<Result<Committed>>>, Vec<Number>)>,
+    answers: Vec<Answer>,
     data_bytes: usize,
 }
 

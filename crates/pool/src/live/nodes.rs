@@ -9,8 +9,8 @@ use block::env::Mono;
 use block::{Child, Env, Lower, Op, Result};
 
 use super::room::Room;
-use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Store};
 use crate::Address;
+use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Store};
 
 /// Most bytes of adjacent nodes that one write has.
 const WRITE_NODES_MAX: usize = 64;

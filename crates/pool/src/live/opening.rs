@@ -19,7 +19,9 @@ use crate::geometry::{AREA_BYTES, Geometry};
 use crate::log::{LogItem, SnapshotItem, log_items};
 use crate::map::{self, Run, RunChange, RunKind, Sums, nodes_after};
 use crate::root::{Header, RootStore, Superblock, SuperblockFlags, TABLES};
-use crate::rows::{ExtentRow, FreeRow, Row as _, SnapshotFlags, SnapshotRow, SumKind, Table, VdiskRow, VdiskState};
+use crate::rows::{
+    ExtentRow, FreeRow, Row as _, SnapshotFlags, SnapshotRow, SumKind, Table, VdiskRow, VdiskState,
+};
 use crate::space::Space;
 use crate::{BLOCK_BYTES, DESCRIPTOR_BYTES};
 
@@ -161,8 +163,7 @@ fn check_header(header: &Header, geometry: &Geometry) -> Result<()> {
     if header.geometry != *geometry {
         return Err(error!(
             Corrupt,
-            "the label and the header of the pool differ: {geometry:?} and {:?}",
-            header.geometry
+            "the label and the header of the pool differ: {geometry:?} and {:?}", header.geometry
         )
         .next("check that the devices below are of one time"));
     }
@@ -275,9 +276,8 @@ impl Inner {
         while let Some(from) = next {
             let (rows, rest) = self.tables.page::<FreeRow>(&from, PAGE_ROWS_MAX).await?;
             for row in rows {
-                let load = |space: &mut Space| {
-                    space.load_free(row.extent, row.part as u32, &row.bitmap)
-                };
+                let load =
+                    |space: &mut Space| space.load_free(row.extent, row.part as u32, &row.bitmap);
                 self.room.with(load).map_err(damaged)?;
             }
             next = rest;
@@ -307,9 +307,8 @@ impl Inner {
             let Some(Found { items, .. }) = record else {
                 bail!(Corrupt, "record {} of the log has no items", head.at.number);
             };
-            let items = log_items(items, head.items).map_err(|why| {
-                error!(Corrupt, "record {} of the log: {why}", head.at.number)
-            })?;
+            let items = log_items(items, head.items)
+                .map_err(|why| error!(Corrupt, "record {} of the log: {why}", head.at.number))?;
             if head.at.number > verdict.flushed && !self.verify_data(&items).await? {
                 break;
             }
@@ -328,7 +327,8 @@ impl Inner {
             let LogItem::Changes(changes) = item else { continue };
             for run in changes.runs.iter().filter(|run| !run.sums.is_empty()) {
                 let range = self.room.range(run.address, u64::from(run.blocks))?;
-                let step = self.lower.info().max_transfer - self.lower.info().max_transfer % BLOCK_BYTES;
+                let step =
+                    self.lower.info().max_transfer - self.lower.info().max_transfer % BLOCK_BYTES;
                 let mut sums = run.sums;
                 let mut at = range.start();
                 while at < range.end() {
@@ -357,7 +357,10 @@ impl Inner {
         match item {
             LogItem::Changes(changes) => {
                 if changes.sum_kind != SumKind::CRC32C || changes.sum_bytes != SUM_BYTES {
-                    bail!(Unsupported, "record {record} has checksums that this Cairn does not know");
+                    bail!(
+                        Unsupported,
+                        "record {record} has checksums that this Cairn does not know"
+                    );
                 }
                 let vdisk = self.vdisk(changes.vdisk).await?;
                 for run in changes.runs {

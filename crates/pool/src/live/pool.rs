@@ -19,10 +19,10 @@ use super::room::Room;
 use super::tables::Tables;
 use super::vdisk::Vdisk;
 use super::version::Version;
+use crate::BLOCK_BYTES;
 use crate::map::Number;
 use crate::name::{Label, VdiskName, VersionName};
 use crate::root::{RootStore, Superblock, SuperblockFlags};
-use crate::BLOCK_BYTES;
 
 /// Number of the allocator that serves a pool.
 pub const ALLOCATOR: u32 = 1;
@@ -218,11 +218,7 @@ impl Pool {
     ///
     /// # Errors
     /// `NotFound` for a missing vdisk, `InUse` if a vdisk has the label already; those of the device.
-    pub async fn snapshot(
-        &self,
-        names: &[VdiskName],
-        label: Option<Label>,
-    ) -> Result<Vec<Number>> {
+    pub async fn snapshot(&self, names: &[VdiskName], label: Option<Label>) -> Result<Vec<Number>> {
         let mut vdisks = Vec::new();
         for name in names {
             let version = VersionName { vdisk: name.clone(), snapshot: None };
@@ -379,7 +375,8 @@ impl Pool {
 
 /// Returns the error for a missing version.
 pub fn missing(name: &VersionName) -> Error {
-    error!(NotFound, "the pool has no {name}").next("list its vdisks and snapshots with cairn vdisk ls")
+    error!(NotFound, "the pool has no {name}")
+        .next("list its vdisks and snapshots with cairn vdisk ls")
 }
 
 fn head(version: &Version) -> Result<()> {

@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{
-    Buf, ByteRange, EXTENTS_MAX, Extent, Op, Result, State, all, error, push_extent,
-};
+use block::{Buf, ByteRange, EXTENTS_MAX, Extent, Op, Result, State, all, error, push_extent};
 
 use super::commit::{SUM_BYTES, checksums};
 use super::nodes::Lookups;
@@ -193,7 +191,11 @@ impl Inner {
     ///
     /// # Errors
     /// Those of the device.
-    pub async fn status(self: &Rc<Self>, version: &Version, range: ByteRange) -> Result<Vec<Extent>> {
+    pub async fn status(
+        self: &Rc<Self>,
+        version: &Version,
+        range: ByteRange,
+    ) -> Result<Vec<Extent>> {
         let _reading = self.room.reading();
         let (first, last) = (range.start() / BLOCK as u64, range.end().div_ceil(BLOCK as u64));
         let end = last.min(first + STATUS_BLOCKS_MAX);

@@ -34,15 +34,11 @@ impl Inner {
     pub async fn remove(self: &Rc<Self>, name: &VersionName) -> Result<()> {
         let _turn = self.names.lock().await;
         let Some(id) = self.find(name).await? else { return Err(missing(name)) };
-        let opened = self.opened.borrow();
-        let is_open = match id.snapshot {
-            Some(_) => opened.contains_key(&id),
-            None => opened.keys().any(|open| open.vdisk == id.vdisk),
-        };
-        drop(opened);
+        let is_open = self.is_open(id);
         if is_open {
-            return Err(error!(InUse, "clients have {name} open")
-                .next("disconnect those clients first"));
+            return Err(
+                error!(InUse, "clients have {name} open").next("disconnect those clients first")
+            );
         }
         // In memory, so that the record finds it.
         let vdisk = self.vdisk(id.vdisk).await?;
@@ -60,6 +56,15 @@ impl Inner {
         self.wants_checkpoint.set(true);
         self.changed();
         Ok(())
+    }
+
+    /// Whether a client has a snapshot open, or a version of a vdisk.
+    fn is_open(&self, id: VersionId) -> bool {
+        let opened = self.opened.borrow();
+        match id.snapshot {
+            Some(_) => opened.contains_key(&id),
+            None => opened.keys().any(|open| open.vdisk == id.vdisk),
+        }
     }
 
     /// Removes the name of a snapshot. Without a hold, the snapshot leaves.
@@ -104,9 +109,8 @@ impl Inner {
     /// Those of reads of tables.
     pub async fn plan_removal(&self, vdisk: &Vdisk) -> Result<()> {
         let rows = self.tables.all_of::<SnapshotRow>(&vdisk.number.to_be_bytes()).await?;
-        let leaves = |row: &SnapshotRow| {
-            row.holds == 0 && row.flags.0 & SnapshotFlags::LEAVING.0 == 0
-        };
+        let leaves =
+            |row: &SnapshotRow| row.holds == 0 && row.flags.0 & SnapshotFlags::LEAVING.0 == 0;
         let numbers = rows.iter().filter(|row| leaves(row)).map(|row| row.number);
         vdisk.removal.borrow_mut().with_head = numbers.collect();
         Ok(())
@@ -187,8 +191,9 @@ impl Inner {
         let version = VersionName { vdisk: name.clone(), snapshot: None };
         let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
         if self.opened.borrow().contains_key(&id) {
-            return Err(error!(InUse, "clients have {name} open")
-                .next("disconnect those clients first"));
+            return Err(
+                error!(InUse, "clients have {name} open").next("disconnect those clients first")
+            );
         }
         let vdisk = self.vdisk(id.vdisk).await?;
         let mut row = vdisk.row.borrow().clone();

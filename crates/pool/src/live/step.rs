@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-
 use super::pool::Inner;
 use super::vdisk::Vdisk;
 use crate::map::{Finds, Overwritten, Replaced, Run, RunChange};

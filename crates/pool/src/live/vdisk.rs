@@ -46,7 +46,6 @@ pub struct Vdisk {
     pub removal: RefCell<Removal>,
 }
 
-
 /// What a checkpoint removes of a line. The records before its cut state it.
 #[derive(Default)]
 pub struct Removal {

@@ -147,7 +147,8 @@ async fn list_of(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<Laye
             if row.vdisk != vdisk || row.last != last || row.index == DEAD_ENTRIES_INDEX {
                 return Ok(list.map_or(Vec::new(), |(_, layers)| layers));
             }
-            let layer = Layer { tree: Root::decode(&row.descriptor)?, limit: number.min(row.newest_birth) };
+            let layer =
+                Layer { tree: Root::decode(&row.descriptor)?, limit: number.min(row.newest_birth) };
             list.get_or_insert((last, Vec::new())).1.push(layer);
         }
         match next {

@@ -202,7 +202,8 @@ impl Space {
         let Some(it) = self.extents.get_mut(&extent) else { return Err(wrong()) };
         let start = row * FREE_ROW_BLOCKS;
         let mut count = 0;
-        for bit in (0..FREE_ROW_BLOCKS).filter(|bit| bitmap[*bit as usize / 8] >> (bit % 8) & 1 == 1)
+        for bit in
+            (0..FREE_ROW_BLOCKS).filter(|bit| bitmap[*bit as usize / 8] >> (bit % 8) & 1 == 1)
         {
             let block = start + bit;
             if block == 0 || block >= it.frontier {
@@ -332,7 +333,9 @@ impl Space {
     /// `NoSpace` if no block is free.
     pub fn take_node(&mut self) -> Result<Address> {
         let taken = self.take(Content::NODES, 1, 0);
-        taken.map(|taken| taken.address).ok_or_else(|| error!(NoSpace, "the pool has no free block"))
+        taken
+            .map(|taken| taken.address)
+            .ok_or_else(|| error!(NoSpace, "the pool has no free block"))
     }
 
     /// Claims extents for the nodes of the tables of space until `nodes` blocks are ready in such extents. The rows of
