@@ -29,7 +29,7 @@ kinds! {
         LOG = 3,
         /// The far area with superblocks; such an extent has no header.
         FAR_AREA = 4,
-        /// Nodes of the tables of extents and of free blocks. These trees alone tell which blocks are in use.
+        /// Nodes of the tables of extents and of free blocks. Only these trees have the information which blocks are in use.
         SPACE = 5,
     }
 }

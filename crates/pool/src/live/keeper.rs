@@ -1,4 +1,4 @@
-//! The keeper of a pool: the task that flushes and writes checkpoints when nobody asks for them.
+//! The keeper of a pool: the task that flushes and writes checkpoints without a request.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `pool.rs` | the open pool, and what others call |
+//! | `pool.rs` | the open pool, and its public operations |
 //! | `opening.rs` | making and opening a pool, and the replay of its log |
 //! | `catalogue.rs` | vdisks and snapshots by name |
 //! | `removal.rs` | removals of vdisks and snapshots |

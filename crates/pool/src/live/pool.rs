@@ -1,4 +1,4 @@
-//! The open pool: its parts, the state that they share, and what others call.
+//! The open pool: its parts, the state that they share, and its public operations.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the vdisks in memory that nobody uses.
+    /// Drops the vdisks in memory without a handle and without changes.
     pub fn forget_closed(&self) {
         let touched = self.touched.borrow();
         let is_used = |number: &u64, vdisk: &Rc<Vdisk>| {

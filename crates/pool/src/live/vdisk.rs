@@ -42,11 +42,11 @@ pub struct Vdisk {
     pub cut_before: Cell<Number>,
     /// Whether a checkpoint has removed the head.
     pub is_head_removed: Cell<bool>,
-    /// What the next checkpoint removes.
+    /// The versions that the next checkpoint removes.
     pub removal: RefCell<Removal>,
 }
 
-/// What a checkpoint removes of a line. The records before its cut state it.
+/// The versions of a line that a checkpoint removes, by the records before its cut.
 #[derive(Default)]
 pub struct Removal {
     /// Whether the head is removed.

@@ -1,4 +1,4 @@
-//! What a pool does without faults.
+//! Operations of a pool without faults.
 
 use sim::SimWorld;
 use testkit::recorded::Trace;
@@ -100,7 +100,7 @@ fn space_of_removed_vdisk_comes_back() {
             }
         }
         drop(web);
-        assert!(pool.usage().data_bytes > before.data_bytes + (40 * 20 << 10));
+        assert!(pool.usage().data_bytes > before.data_bytes + 40 * 20 * 1024);
         pool.remove(&version("web@7")).await.unwrap();
         pool.checkpoint().await.unwrap();
         let checked = pool.check().await.unwrap();
