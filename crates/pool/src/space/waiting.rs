@@ -107,3 +107,46 @@ impl Waiting {
         bits
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+
+    fn run() -> Taken {
+        Taken { address: Address::new(1, 5).expect("a small number"), blocks: 2 }
+    }
+
+    #[test]
+    fn freed_block_waits_until_its_record_is_proven() {
+        let mut waiting = Waiting::default();
+        waiting.by_record(run(), 5);
+        waiting.proven(4);
+        assert_eq!(waiting.next_ready(), None, "the record is not proven");
+        waiting.proven(5);
+        assert_eq!(waiting.next_ready(), Some(run()));
+    }
+
+    #[test]
+    fn freed_block_waits_for_reads_that_began_before() {
+        let mut waiting = Waiting::default();
+        let before = waiting.begin_read();
+        waiting.by_record(run(), 5);
+        waiting.proven(5);
+        assert_eq!(waiting.next_ready(), None, "a read may use the block");
+        let after = waiting.begin_read();
+        waiting.end_read(before);
+        assert_eq!(waiting.next_ready(), Some(run()), "the later read cannot use the block");
+        waiting.end_read(after);
+    }
+
+    #[test]
+    fn block_that_checkpoint_frees_waits_until_its_root_counts() {
+        let mut waiting = Waiting::default();
+        waiting.by_root(run());
+        waiting.proven(u64::MAX);
+        assert_eq!(waiting.next_ready(), None, "the root does not count");
+        waiting.counted();
+        assert_eq!(waiting.next_ready(), Some(run()));
+    }
+}
