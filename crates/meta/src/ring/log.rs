@@ -1,7 +1,7 @@
 //! The I/O of a ring: recovery of its records, appending of new ones, flushes, and the proof of flushed numbers.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use block::env::Mono;
 use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Op, Result, all, error};
@@ -11,23 +11,15 @@ use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, Survey,
 /// Bytes that a recovery reads at once.
 const READ_BYTES: u64 = 1 << 20;
 
-/// A record that a recovery has found, with its items.
-pub struct Found {
-    /// Header of the record.
-    pub head: Head,
-    /// The encoded items.
-    pub items: Vec<u8>,
-}
-
 /// The result of reading a ring.
 pub struct Recovered {
     /// The records that count, damage, and the positions.
     pub verdict: Verdict,
-    /// The items of all records that may count, in the order of the ring.
-    pub found: Vec<Found>,
+    /// The encoded items of all records that may count, by the offset of the record. No two begin at one place.
+    pub items: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The records of a ring. The owner writes them through a device, from one byte of it on.
+/// The records of a ring, which begins at a byte of a device.
 pub struct Log {
     env: Env,
     lower: Lower,
@@ -77,23 +69,24 @@ impl Log {
         root: Root,
     ) -> Result<Recovered> {
         let mut survey = Survey::new(ring, root);
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         while let Some((place, len)) = survey.wanted() {
             let len = len.min(READ_BYTES);
             let range = ByteRange::new(base + place, len).expect("a wanted part has bytes");
             let read = lower.read(range, env.buf(len as usize)?).await;
             let mut keep = |head: &Head, items: &[u8]| {
-                found.push(Found { head: *head, items: items.to_vec() });
+                found.insert(head.at.offset, items.to_vec());
             };
             match read {
                 Ok(buf) => survey.feed(&buf.read(), &mut keep),
                 Err(_) => survey.feed(&vec![0; len as usize], &mut keep),
             }
         }
-        Ok(Recovered { verdict: survey.judge(), found })
+        Ok(Recovered { verdict: survey.judge(), items: found })
     }
 
-    /// Creates the log of an opening whose root is flushed: `next` is the position of its first record.
+    /// Creates the log of an opening. Its first record is at the tail of `root`, which is flushed before that record is
+    /// written.
     pub fn new(env: &Env, lower: &Lower, base: u64, ring: Ring, root: Root) -> Self {
         let state = State {
             room: Room::new(ring, root.tail.offset, root.tail),

@@ -17,7 +17,7 @@ mod survey;
 mod verdict;
 
 pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, items};
-pub use log::{Appended, Found, Log, Numbers, Recovered};
+pub use log::{Appended, Log, Numbers, Recovered};
 pub use record::{Head, RECORD_HEADER_BYTES, RECORD_MAGIC, Wrong, record_checksum};
 pub use room::{Full, Room};
 pub use survey::Survey;

@@ -14,16 +14,13 @@ use super::pool::{ALLOCATOR, Inner};
 use super::vdisk::Vdisk;
 use super::version::Version;
 use crate::BLOCK_BYTES;
-use crate::map::{Changes, Form, Kept, Number, Root, TreeKind};
+use crate::map::{Form, Kept, Number, Root, TreeKind};
 use crate::name::{Label, SnapshotRef, VdiskName, VersionName};
 use crate::rows::{
     Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, HoldKind, HoldRow, LabelRow, NameRow, NameState,
-    OwnerRow, SnapshotFlags, SnapshotRow, SumKind, Table, TreeRow, VdiskFlags, VdiskRow,
-    VdiskState,
+    OwnerRow, SnapshotFlags, SnapshotRow, SumKind, Table, TreeRow, VDISK_BYTES_MAX, VdiskFlags,
+    VdiskRow, VdiskState,
 };
-
-/// Largest size of a vdisk: 256 TiB.
-pub const VDISK_BYTES_MAX: u64 = 1 << 48;
 
 /// Snapshot numbers that are reserved at once.
 const NUMBERS_STEP: u64 = 1 << 16;
@@ -31,7 +28,7 @@ const NUMBERS_STEP: u64 = 1 << 16;
 /// Numbers of the allocator that are reserved at once.
 const OWN_NUMBERS_STEP: u64 = 1 << 16;
 
-/// A version that a name stands for.
+/// Identity of a version in its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct VersionId {
     /// Number of the vdisk.
@@ -96,12 +93,24 @@ impl Inner {
             }
         };
         let Some(number) = snapshot else { return Ok(None) };
-        let row = self.snapshot_row(vdisk, number).await?;
-        let is_named = |row: &SnapshotRow| {
-            row.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) == 0
-        };
-        let found = row.filter(is_named).map(|_| VersionId { vdisk, snapshot: Some(number) });
-        Ok(found)
+        let row = self.snapshot_row(vdisk, number).await?.filter(is_named);
+        Ok(row.map(|_| VersionId { vdisk, snapshot: Some(number) }))
+    }
+
+    /// Whether a version has its name, so that a client may open it.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn is_named(self: &Rc<Self>, id: VersionId) -> Result<bool> {
+        match id.snapshot {
+            Some(number) => {
+                Ok(self.snapshot_row(id.vdisk, number).await?.is_some_and(|row| is_named(&row)))
+            }
+            None => {
+                let row = self.tables.get::<VdiskRow>(&id.vdisk.to_be_bytes()).await?;
+                Ok(row.is_some_and(|row| row.state == VdiskState::LIVE))
+            }
+        }
     }
 
     pub(super) async fn snapshot_row(
@@ -144,10 +153,8 @@ impl Inner {
             let head =
                 Listed { name: row.name.clone(), size_bytes: vdisk.size, is_snapshot: false };
             all.push(head);
-            for it in self.tables.all_of::<SnapshotRow>(&row.vdisk.to_be_bytes()).await? {
-                if it.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) != 0 {
-                    continue;
-                }
+            let snapshots = self.tables.all_of::<SnapshotRow>(&row.vdisk.to_be_bytes()).await?;
+            for it in snapshots.into_iter().filter(is_named) {
                 let name = format!("{}@{}", row.name, it.number);
                 all.push(Listed { name, size_bytes: it.size, is_snapshot: true });
             }
@@ -171,13 +178,19 @@ impl Inner {
     /// # Errors
     /// `NotFound` if there is no such vdisk; those of reads of tables.
     pub async fn vdisk(self: &Rc<Self>, number: u64) -> Result<Rc<Vdisk>> {
-        let known = self.vdisks.borrow().get(&number).cloned();
-        if let Some(known) = known {
-            return Ok(known);
+        loop {
+            let known = self.vdisks.borrow().get(&number).cloned();
+            if let Some(known) = known {
+                return Ok(known);
+            }
+            let epoch = self.epoch.get();
+            let loaded = self.load(number).await?;
+            // A checkpoint meanwhile may have written newer trees, and forgotten the vdisk again.
+            if self.epoch.get() == epoch {
+                // Another task may have loaded it meanwhile.
+                return Ok(self.vdisks.borrow_mut().entry(number).or_insert(loaded).clone());
+            }
         }
-        let loaded = self.load(number).await?;
-        // Another task may have loaded it meanwhile.
-        Ok(self.vdisks.borrow_mut().entry(number).or_insert(loaded).clone())
     }
 
     async fn load(self: &Rc<Self>, number: u64) -> Result<Rc<Vdisk>> {
@@ -219,7 +232,7 @@ impl Inner {
             let end = numbers.end.get() + OWN_NUMBERS_STEP;
             self.commit(Change::Numbers(None, end)).await?;
             // A number is used only when its reservation is flushed.
-            self.log.flush().await?;
+            self.flush().await?;
         }
         let count = numbers.next.replace(numbers.next.get() + 1);
         Ok(u64::from(ALLOCATOR) << 48 | count)
@@ -326,7 +339,7 @@ impl Inner {
         self: &Rc<Self>,
         vdisks: &[Rc<Vdisk>],
         label: Option<Label>,
-    ) -> Result<(u64, Vec<Number>)> {
+    ) -> Result<Vec<Number>> {
         let labelled = match &label {
             Some(_) => Some(self.names.lock().await),
             None => None,
@@ -344,9 +357,9 @@ impl Inner {
         }
         let group = if vdisks.len() > 1 { self.own_number().await? } else { 0 };
         let change = Change::Snapshot(vdisks.to_vec(), label, group);
-        let committed = self.commit(change).await?;
+        let numbers = self.commit(change).await?;
         drop(labelled);
-        Ok((committed.record, committed.snapshots))
+        Ok(numbers)
     }
 
     /// Reserves further snapshot numbers of a vdisk if few are left.
@@ -358,7 +371,7 @@ impl Inner {
         }
         let change = Change::Numbers(Some(vdisk.clone()), next + NUMBERS_STEP);
         self.commit(change).await?;
-        self.log.flush().await
+        self.flush().await
     }
 
     /// Makes a vdisk with the content of a snapshot. It is durable after a flush.
@@ -403,6 +416,11 @@ impl Inner {
     }
 }
 
+/// Whether a snapshot has its name.
+fn is_named(row: &SnapshotRow) -> bool {
+    row.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) == 0
+}
+
 /// Checks the size of a new or resized vdisk.
 pub fn check_size(size: u64) -> Result<()> {
     let block = u64::from(BLOCK_BYTES);
@@ -421,35 +439,4 @@ pub fn check_size(size: u64) -> Result<()> {
             .next(format!("round up to {}", size.next_multiple_of(block))));
     }
     Ok(())
-}
-
-impl Vdisk {
-    fn new(
-        row: VdiskRow,
-        origin: Option<Rc<Version>>,
-        kept: Kept,
-        own: Vec<Root>,
-        dead: Root,
-    ) -> Self {
-        use std::cell::{Cell, RefCell};
-        let next = row.next_number;
-        Self {
-            number: row.vdisk,
-            line: row.line,
-            fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
-            taken: RefCell::default(),
-            own: RefCell::new(own.into()),
-            origin,
-            kept: RefCell::new(kept),
-            dead: Cell::new(dead),
-            new_dead: RefCell::default(),
-            next: Cell::new(next),
-            sealed: Cell::new(next),
-            cut: Cell::new(next),
-            cut_before: Cell::new(next),
-            is_head_removed: Cell::new(row.state == VdiskState::REMOVED),
-            removal: RefCell::default(),
-            row: RefCell::new(row),
-        }
-    }
 }

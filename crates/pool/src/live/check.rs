@@ -17,10 +17,6 @@ use crate::{Address, NUMBER_MAX};
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Checked {
-    /// Number of blocks with data that versions and dead entries refer to.
-    pub data_blocks: u64,
-    /// Number of nodes.
-    pub node_blocks: u64,
     /// Blocks that a tree refers to, and that are free.
     pub lost: Vec<Address>,
     /// Blocks in use that no tree refers to.
@@ -35,7 +31,7 @@ struct Reached {
 }
 
 impl Inner {
-    /// Compares reachable with used blocks. The pool has no changes since the last checkpoint.
+    /// Compares reachable with used blocks. The pool has no changes since the last checkpoint, and none begins.
     ///
     /// # Errors
     /// Those of the device; damage of a node.
@@ -131,11 +127,6 @@ impl Inner {
         let both = |one: &Reached, other: &Reached| {
             [minus(&one.data, &other.data), minus(&one.nodes, &other.nodes)].concat()
         };
-        Checked {
-            data_blocks: reached.data.len() as u64,
-            node_blocks: reached.nodes.len() as u64,
-            lost: both(reached, &used),
-            leaked: both(&used, reached),
-        }
+        Checked { lost: both(reached, &used), leaked: both(&used, reached) }
     }
 }

@@ -13,15 +13,13 @@ use super::pool::{ALLOCATOR, Inner};
 use super::vdisk::{Removal, Vdisk};
 use super::version::{head_key, own_trees};
 use crate::map::{
-    Changes, DeadChange, DeadEntry, FoldSource, Form, Found, FromIter, Key, MergeOptions, Number,
-    Replaced, Root, SumKind, TreeKind, Window, drop_after, merge_dead, merge_runs, nodes_after,
-    release, sweep, write_interval,
+    Changes, DeadChange, DeadEntry, FoldSource, Form, Found, FromIter, Kept, Key, Layer,
+    MergeOptions, Number, Replaced, Root, SumKind, TreeKind, Window, drop_after, merge_dead,
+    merge_runs, nodes_after, release, sweep, write_interval,
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
-use crate::rows::{
-    DEAD_ENTRIES_INDEX, ExtentRow, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState,
-};
-use crate::space::{Space, SpaceRows};
+use crate::rows::{DEAD_ENTRIES_INDEX, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState};
+use crate::space::{Claims, Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
 
 /// The change tree of a line is folded into its base tree when it covers more than this part of the base's blocks.
@@ -35,11 +33,22 @@ const SPACE_NODES_MORE: u64 = 16;
 
 /// The point up to which a checkpoint takes changes.
 struct Cut {
-    /// Vdisks with changes, the first number of their interval, and what is removed of them.
-    vdisks: Vec<(Rc<Vdisk>, Number, Removal)>,
+    /// The lines with changes.
+    lines: Vec<Line>,
     /// Position behind the last record that the checkpoint contains.
     log: Position,
     number: u64,
+}
+
+/// The part of a line that a cut has taken, besides the changes of its blocks.
+struct Line {
+    vdisk: Rc<Vdisk>,
+    /// First number of the interval.
+    first: Number,
+    /// Dead entries of blocks that were overwritten before the cut.
+    dead: Vec<DeadEntry>,
+    /// Removed versions.
+    removal: Removal,
 }
 
 /// The space that a line has found in a checkpoint.
@@ -54,6 +63,8 @@ struct Trees {
     vdisk: Rc<Vdisk>,
     own: Vec<Root>,
     dead: Root,
+    /// Snapshots that no longer count as kept once the checkpoint counts.
+    removed: Vec<Number>,
 }
 
 impl Inner {
@@ -65,7 +76,7 @@ impl Inner {
         let _turn = self.checkpointing.lock().await;
         self.check_writable()?;
         let cut = self.cut();
-        let written = self.write_checkpoint(&cut, flags).await;
+        let written = self.write_checkpoint(cut, flags).await;
         written.inspect_err(|error| {
             self.nodes.drop_writes();
             self.fail(error);
@@ -80,22 +91,22 @@ impl Inner {
             *vdisk.taken.borrow_mut() = Some(Rc::new(fresh));
             vdisk.cut_before.set(first);
             vdisk.cut.set(next);
-            let removal = vdisk.removal.take();
-            (vdisk, first, removal)
+            let (dead, removal) = (vdisk.new_dead.take(), vdisk.removal.take());
+            Line { vdisk, first, dead, removal }
         };
-        let vdisks = touched.into_values().map(take).collect();
+        let lines = touched.into_values().map(take).collect();
         self.fresh_changes.set(0);
         self.tables.cut();
         self.room.with(Space::cut);
         self.epoch.set(self.epoch.get() + 1);
-        Cut { vdisks, log: self.applied.get(), number: self.counted.get() + 1 }
+        Cut { lines, log: self.applied.get(), number: self.counted.get() + 1 }
     }
 
-    async fn write_checkpoint(self: &Rc<Self>, cut: &Cut, flags: SuperblockFlags) -> Result<()> {
+    async fn write_checkpoint(self: &Rc<Self>, cut: Cut, flags: SuperblockFlags) -> Result<()> {
         let passes = Passes(self.nodes.clone());
         let mut lines = Vec::new();
-        for (vdisk, first, removal) in &cut.vdisks {
-            lines.push(self.merge_line(&passes, vdisk, *first, removal).await?);
+        for line in cut.lines {
+            lines.push(self.merge_line(&passes, line).await?);
         }
         let mut trees = BTreeMap::new();
         let mut found = Found::default();
@@ -108,48 +119,39 @@ impl Inner {
         self.merge_space(&passes, cut.number, &mut trees).await?;
         self.nodes.finish().await?;
         self.log.flush_device().await?;
-        let superblock = self.superblock(cut, &trees, flags);
+        let superblock = self.superblock(cut.number, cut.log, &trees, flags);
         self.roots.write(&superblock).await?;
-        self.count(cut, superblock, &trees, lines);
+        self.count(superblock, &trees, lines);
         Ok(())
     }
 
     /// Ends a checkpoint whose superblock counts.
-    fn count(
-        &self,
-        cut: &Cut,
-        superblock: Superblock,
-        trees: &BTreeMap<Table, Root>,
-        lines: Vec<Trees>,
-    ) {
+    fn count(&self, superblock: Superblock, trees: &BTreeMap<Table, Root>, lines: Vec<Trees>) {
         let log_root = superblock.log_root;
+        self.counted.set(superblock.checkpoint);
         self.newest.replace(superblock);
         self.tables.counted(trees);
-        for Trees { vdisk, own, dead } in lines {
-            *vdisk.own.borrow_mut() = own.into();
-            vdisk.dead.set(dead);
-            vdisk.taken.take();
-        }
-        self.counted.set(cut.number);
         self.epoch.set(self.epoch.get() + 1);
         self.log.trim(log_root);
         self.room.with(|space| space.proven(log_root.flushed));
         self.room.with(Space::counted);
+        for Trees { vdisk, own, dead, removed } in lines {
+            *vdisk.own.borrow_mut() = own.into();
+            vdisk.dead.set(dead);
+            vdisk.taken.take();
+            self.stop_keeping(&vdisk, &removed);
+        }
         self.forget_closed();
         self.changed();
     }
 
     /// Merges the changes of a vdisk that the cut has taken into its trees, and carries out its removals.
-    async fn merge_line(
-        self: &Rc<Self>,
-        passes: &Passes,
-        vdisk: &Rc<Vdisk>,
-        first: Number,
-        removal: &Removal,
-    ) -> Result<Trees> {
+    async fn merge_line(self: &Rc<Self>, passes: &Passes, line: Line) -> Result<Trees> {
+        let Line { vdisk, first, dead, removal } = line;
+        let vdisk = &vdisk;
         let changes = vdisk.taken.borrow().clone().expect("the cut has taken changes");
         let cut = vdisk.cut.get();
-        let mut finds = Finds { dead: vdisk.new_dead.take(), ..Finds::default() };
+        let mut finds = Finds { dead, ..Finds::default() };
         let mut own: Vec<Root> = vdisk.own.borrow().to_vec();
         self.write_lists(passes, vdisk, (first, cut), &changes, &own, &mut finds).await?;
         let is_change = own.first().is_some_and(|tree| tree.form.kind == TreeKind::Change);
@@ -170,18 +172,23 @@ impl Inner {
         let mut dead = vdisk.dead.get();
         dead = self.merge_dead(passes, dead, cut, std::mem::take(&mut finds.dead)).await?;
         if removal.head {
-            self.sweep(passes, vdisk, &own, None).await?;
+            let after = vdisk.kept.borrow().before(cut);
+            self.sweep(passes, &own, NUMBER_MAX, after).await?;
             own.clear();
             vdisk.is_head_removed.set(true);
             self.remove_pass(PassKind::REMOVE_LAST, vdisk);
         }
+        // The snapshots count as kept for other changes until this checkpoint counts: a replay of an older root needs
+        // their blocks.
+        let mut kept = vdisk.kept.borrow().clone();
+        removal.snapshots.iter().for_each(|number| kept.remove(*number));
         if !removal.snapshots.is_empty() {
-            dead = self.remove_snapshots(passes, vdisk, dead, &removal.snapshots).await?;
+            dead = self.remove_snapshots(passes, vdisk, dead, &removal.snapshots, &kept).await?;
             self.remove_pass(PassKind::REMOVE, vdisk);
         }
         own.retain(|tree| tree.top.is_some() || tree.form.kind == TreeKind::Base);
-        self.write_head(vdisk, &own, &dead);
-        Ok(Trees { vdisk: vdisk.clone(), own, dead })
+        self.write_head(vdisk, &own, &dead, &kept);
+        Ok(Trees { vdisk: vdisk.clone(), own, dead, removed: removal.snapshots })
     }
 
     /// Writes the list of trees of the snapshots of the interval, with the interval tree.
@@ -298,18 +305,16 @@ impl Inner {
         Ok(merged.root)
     }
 
-    /// Frees the blocks and nodes of a version without a successor: of the head, or of the newest snapshot of a line
-    /// without a head.
+    /// Frees the blocks and nodes of a version without a successor that were born after the number `after`, that of its
+    /// predecessor. The version sees births up to `limit`.
     async fn sweep(
         &self,
         passes: &Passes,
-        vdisk: &Vdisk,
         trees: &[Root],
-        number: Option<Number>,
+        limit: Number,
+        after: Number,
     ) -> Result<()> {
-        let after = vdisk.kept.borrow().before(number.unwrap_or(vdisk.next.get()));
-        let limit = number.unwrap_or(NUMBER_MAX);
-        let layer = |tree: &Root| crate::map::Layer { tree: *tree, limit };
+        let layer = |tree: &Root| Layer { tree: *tree, limit };
         let layers: Vec<_> = trees.iter().map(layer).collect();
         let mut found = Found::default();
         sweep(passes, &layers, after, &mut found).await?;
@@ -321,36 +326,34 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes snapshots of a line, which no longer count as kept: frees the dead entries that only they held, and
-    /// removes their rows.
+    /// Removes snapshots of a line: frees the dead entries that only they held, and removes their rows. `kept` are the
+    /// snapshots that stay.
     async fn remove_snapshots(
         self: &Rc<Self>,
         passes: &Passes,
         vdisk: &Rc<Vdisk>,
         dead: Root,
         removed: &[Number],
+        kept: &Kept,
     ) -> Result<Root> {
-        let cut = vdisk.cut.get();
-        self.stop_keeping(vdisk, removed);
-        let kept = vdisk.kept.borrow().clone();
-        let options = MergeOptions { birth: cut, leaves_max: None };
+        let options = MergeOptions { birth: vdisk.cut.get(), leaves_max: None };
         let mut dead = dead;
         // Without a head, the newest snapshot has no successor. Its trees free what it alone sees.
         let last = removed.iter().copied().max();
-        let last = last.filter(|last| vdisk.is_headless() && kept.after(*last).is_none());
+        let last = last.filter(|last| vdisk.is_head_removed.get() && kept.after(*last).is_none());
         if let Some(number) = last {
             let mut found = Found::default();
             let trees = own_trees(&self.tables, vdisk.number, number).await?;
-            self.sweep(passes, vdisk, &trees, Some(number)).await?;
+            self.sweep(passes, &trees, number, kept.before(number)).await?;
             dead = drop_after(passes, &dead, number, options, &mut found).await?;
             self.free_nodes(found.nodes);
         }
-        let windows = Window::of(removed, &kept);
+        let windows = Window::of(removed, kept);
         let mut from: Option<Key> = Some([0; 4]);
         while let Some(position) = from {
             let mut found = Found::default();
             let how = (options, RELEASED_MAX);
-            let step = release(passes, &dead, &kept, &windows, position, how, &mut found).await?;
+            let step = release(passes, &dead, kept, &windows, position, how, &mut found).await?;
             (dead, from) = (step.root, step.rest);
             self.free_nodes(found.nodes);
             for entry in step.freed {
@@ -365,13 +368,16 @@ impl Inner {
             self.tables.remove_taken(Table::Snapshots, &key);
             self.tables.remove_taken(Table::Details, &key);
         }
-        self.remove_lists(vdisk, &kept).await?;
+        self.remove_lists(vdisk, kept).await?;
         Ok(dead)
     }
 
-    /// Makes snapshots no longer count as kept. Blocks that only they kept, and that were overwritten after the cut, are
-    /// free by the records that have overwritten them.
+    /// Makes snapshots no longer count as kept, after their removal counts. Blocks that only they kept, and that were
+    /// overwritten after the cut, are free by the records that have overwritten them.
     fn stop_keeping(&self, vdisk: &Vdisk, removed: &[Number]) {
+        if removed.is_empty() {
+            return;
+        }
         let mut kept = vdisk.kept.borrow_mut();
         removed.iter().for_each(|number| kept.remove(*number));
         let record = self.applied.get().number - 1;
@@ -379,7 +385,6 @@ impl Inner {
             let is_held = kept.holds(entry.birth, entry.death);
             if !is_held {
                 let (address, blocks) = (entry.address, entry.blocks);
-                // These entries count as in use until now.
                 self.room.with(|space| space.free_by_record(address, blocks, record));
             }
             is_held
@@ -395,7 +400,7 @@ impl Inner {
     }
 
     /// Removes the lists of trees that no kept snapshot has.
-    async fn remove_lists(&self, vdisk: &Vdisk, kept: &crate::map::Kept) -> Result<()> {
+    async fn remove_lists(&self, vdisk: &Vdisk, kept: &Kept) -> Result<()> {
         let rows = self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await?;
         let mut before = 0;
         for list in rows.chunk_by(|one, next| one.last == next.last) {
@@ -412,7 +417,7 @@ impl Inner {
     }
 
     /// Writes the rows of a line's head.
-    fn write_head(&self, vdisk: &Vdisk, own: &[Root], dead: &Root) {
+    fn write_head(&self, vdisk: &Vdisk, own: &[Root], dead: &Root, kept: &Kept) {
         let put = |index: u64, tree: &Root| {
             if tree.top.is_some() {
                 self.tables.put_taken(&TreeRow {
@@ -432,7 +437,7 @@ impl Inner {
             self.tables.remove_taken(Table::Trees, &head_key(vdisk.number, index as u64));
         }
         put(DEAD_ENTRIES_INDEX, dead);
-        let is_gone = vdisk.is_headless() && vdisk.kept.borrow().numbers().next().is_none();
+        let is_gone = vdisk.is_head_removed.get() && kept.numbers().next().is_none();
         if is_gone && let Some(origin) = &vdisk.origin {
             let id = VersionId { vdisk: origin.vdisk.number, snapshot: origin.number };
             self.ended.borrow_mut().push((vdisk.number, id));
@@ -442,7 +447,7 @@ impl Inner {
                 self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
                 self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
             }
-            false => self.tables.put_taken(&row_at_cut(vdisk)),
+            false => self.tables.put_taken(&row_at_cut(vdisk, kept)),
         }
     }
 
@@ -475,20 +480,16 @@ impl Inner {
         }
         self.room.end_rows();
         self.free_nodes(found.nodes);
-        self.write_headers(self.room.take_claimed()).await
-    }
-
-    /// Writes the headers of claimed extents.
-    async fn write_headers(&self, claimed: Vec<ExtentRow>) -> Result<()> {
-        for row in &claimed {
-            self.start_header(row)?.await.result?;
+        for row in self.room.with(|space| space.take_claimed(Claims::Nodes)) {
+            self.start_header(&row)?.await.result?;
         }
         Ok(())
     }
 
     fn superblock(
         &self,
-        cut: &Cut,
+        checkpoint: u64,
+        log: Position,
         trees: &BTreeMap<Table, Root>,
         flags: SuperblockFlags,
     ) -> Superblock {
@@ -499,8 +500,8 @@ impl Inner {
         let counts = self.room.counts();
         Superblock {
             allocator: ALLOCATOR,
-            checkpoint: cut.number,
-            log_root: self.log.root(cut.log),
+            checkpoint,
+            log_root: self.log.root(log),
             numbers_end: self.numbers.end.get(),
             data_blocks: counts.data,
             node_blocks: counts.nodes,
@@ -515,8 +516,7 @@ impl Inner {
 }
 
 /// Returns the row of a vdisk at the cut of the running checkpoint. Records after the cut may have changed it in memory.
-fn row_at_cut(vdisk: &Vdisk) -> VdiskRow {
-    let kept = vdisk.kept.borrow();
+fn row_at_cut(vdisk: &Vdisk, kept: &Kept) -> VdiskRow {
     let cut = vdisk.cut.get();
     let before = || kept.numbers().take_while(|number| *number < cut);
     let mut row = vdisk.row.borrow().clone();

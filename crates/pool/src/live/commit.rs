@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use block::{Buf, Child, OneShot, Op, Result, bail, is_zero};
+use block::{Buf, Child, OneShot, Op, Result, bail, error, is_zero};
 use crc_fast::CrcAlgorithm;
 use meta::ring::Appended;
 
@@ -19,7 +19,8 @@ use crate::extent::{ExtentFlags, ExtentHeader};
 use crate::log::{Changes, LogItem, Run as LogRun, SnapshotItem};
 use crate::map::{Number, Run, RunChange, RunKind, Sums};
 use crate::name::Label;
-use crate::rows::{ExtentRow, Row, SnapshotFlags, SnapshotRow, SumKind, Table};
+use crate::rows::{ExtentRow, Row, SnapshotFlags, SumKind, Table};
+use crate::space::Claims;
 use crate::{Address, BLOCK_BYTES};
 
 /// Most bytes of data of one record.
@@ -32,7 +33,7 @@ const RECORD_ITEMS_MAX: usize = 128 << 10;
 const RECORDS_MAX: usize = 8;
 
 /// Bytes of a checksum of kind 1.
-pub const SUM_BYTES: u8 = 4;
+pub const SUM_BYTES: u8 = crate::map::SumKind::Crc32c.bytes();
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -50,18 +51,9 @@ pub enum Change {
     Numbers(Option<Rc<Vdisk>>, u64),
 }
 
-/// The acknowledgement of a change.
-#[derive(Clone, Debug)]
-pub struct Committed {
-    /// Number of the record. The change is durable when a flush covers this record.
-    pub record: u64,
-    /// Numbers of the snapshots, in the order of the vdisks.
-    pub snapshots: Vec<Number>,
-}
-
 struct Waiting {
     change: Change,
-    done: Rc<OneShot<Result<Committed>>>,
+    done: Rc<OneShot<Result<Vec<Number>>>>,
 }
 
 /// The queue of changes.
@@ -75,7 +67,7 @@ pub struct Commits {
 }
 
 /// The client of a change, with the numbers of its snapshots.
-type Answer = (Rc<OneShot<Result<Committed>>>, Vec<Number>);
+type Answer = (Rc<OneShot<Result<Vec<Number>>>>, Vec<Number>);
 
 /// A record in flight.
 struct Flight {
@@ -116,12 +108,21 @@ impl Change {
 }
 
 impl Inner {
-    /// Puts a change in line, and waits for its acknowledgement.
+    /// Puts a change in line, and waits for its acknowledgement. Returns the numbers of its snapshots, in the order of
+    /// their vdisks. The change is durable after a flush.
     ///
     /// # Errors
-    /// `NoSpace` without free space; errors of writes. After an error of a write the pool takes no further changes.
-    pub async fn commit(self: &Rc<Self>, change: Change) -> Result<Committed> {
+    /// `NoSpace` without free space; `Limit` for a change that no record can have; errors of writes. After an error of a write the pool takes no further changes.
+    pub async fn commit(self: &Rc<Self>, change: Change) -> Result<Vec<Number>> {
         self.check_writable()?;
+        let (bytes, most) = (change.item_bytes(), self.items_max());
+        if bytes > most {
+            return Err(error!(
+                Limit,
+                "a change takes {bytes} bytes of the log; at most {most} fit"
+            )
+            .next("divide it: fewer bytes in one write, or fewer vdisks in one snapshot"));
+        }
         let done = Rc::new(OneShot::default());
         let waiting = Waiting { change, done: done.clone() };
         self.commits.queue.borrow_mut().push_back(waiting);
@@ -130,6 +131,11 @@ impl Inner {
             self.tasks.spawn("commits of a pool", async move { pool.lead().await });
         }
         done.wait().await
+    }
+
+    /// Returns the most bytes of the items of one record, besides those of claimed extents.
+    fn items_max(&self) -> usize {
+        RECORD_ITEMS_MAX.min(self.log.items_max() / 2)
     }
 
     /// Makes records of the changes in line until none is left.
@@ -149,7 +155,7 @@ impl Inner {
 
     /// Moves changes from the queue into a record, as long as they fit.
     fn fill(self: &Rc<Self>, draft: &mut Draft) {
-        let items_max = RECORD_ITEMS_MAX.min(self.log.items_max());
+        let items_max = self.items_max();
         loop {
             let waiting = {
                 let mut queue = self.commits.queue.borrow_mut();
@@ -210,7 +216,8 @@ impl Inner {
         Ok(Vec::new())
     }
 
-    /// Gives the blocks of a write their places, and starts the writes of their bytes.
+    /// Gives the blocks of a write their places, and then starts the writes of their bytes. No write of a refused change
+    /// is started, because its places may be given to the next change.
     fn add_write(
         &self,
         draft: &mut Draft,
@@ -218,9 +225,7 @@ impl Inner {
         block: u64,
         data: &Buf,
     ) -> Result<()> {
-        let mut runs = Vec::new();
-        let mut from = 0;
-        let blocks = data.len() / BLOCK;
+        let (mut runs, mut from, blocks) = (Vec::new(), 0, data.len() / BLOCK);
         while from < blocks {
             let (is_hole, count) = alike(&data.read()[from * BLOCK..]);
             let at = block + from as u64;
@@ -236,22 +241,28 @@ impl Inner {
                     return Err(error);
                 }
             };
-            self.add_claims(draft)?;
             let part = data.slice(from * BLOCK..(from + taken as usize) * BLOCK);
             let sums = Sums::new(&checksums(&part.read()));
-            draft.writes.push(self.write_data(address, part)?);
             let run = Run { kind: RunKind::DATA, address, blocks: taken, ..hole(vdisk, at, taken) };
             runs.push(RunChange { run, sums });
             from += taken as usize;
+        }
+        self.add_claims(draft)?;
+        for RunChange { run, .. } in runs.iter().filter(|change| change.run.kind.has_blocks()) {
+            let range = self.room.range(run.address, run.blocks)?;
+            let from = (run.block - block) as usize * BLOCK;
+            let part = data.slice(from..from + range.len() as usize);
+            draft.writes.push(self.lower.start(Op::write(range, part)));
         }
         draft.data_bytes += data.len();
         draft.put_runs(vdisk, runs);
         Ok(())
     }
 
-    /// Adds the rows of claimed extents to a record, before the blocks in them, and starts the writes of their headers.
+    /// Adds the rows of extents claimed for data to a record, before the blocks in them, and starts the writes of their
+    /// headers.
     fn add_claims(&self, draft: &mut Draft) -> Result<()> {
-        for row in self.room.take_claimed() {
+        for row in self.room.with(|space| space.take_claimed(Claims::Data)) {
             draft.writes.push(self.start_header(&row)?);
             let (table, bytes) = row_bytes(&row);
             draft.put_item(&LogItem::PutRow(table, &bytes));
@@ -286,11 +297,6 @@ impl Inner {
         }
     }
 
-    fn write_data(&self, address: Address, data: Buf) -> Result<Child> {
-        let range = self.room.range(address, (data.len() / BLOCK) as u64)?;
-        Ok(self.lower.start(Op::write(range, data)))
-    }
-
     fn add_snapshots(
         &self,
         draft: &mut Draft,
@@ -307,28 +313,17 @@ impl Inner {
         for vdisk in vdisks {
             let (number, size) = (vdisk.sealed.get(), vdisk.row.borrow().size);
             vdisk.sealed.set(number + 1);
-            let (vdisk_number, flags) = (vdisk.number, SnapshotFlags(0));
-            draft.put_item(&LogItem::Snapshot(SnapshotItem {
-                vdisk: vdisk_number,
+            let item = SnapshotItem {
+                vdisk: vdisk.number,
                 number,
                 taken_unix_us,
                 group,
                 size,
-                flags,
+                flags: SnapshotFlags(0),
                 label: label.clone(),
-            }));
-            let row = SnapshotRow {
-                vdisk: vdisk_number,
-                number,
-                flags,
-                holds: 0,
-                size,
-                taken_unix_us,
-                group,
-                own_blocks: 0,
-                shared_blocks: 0,
             };
-            draft.steps.push(Step::Snapshot(vdisk, row, label.clone()));
+            draft.put_item(&LogItem::Snapshot(item.clone()));
+            draft.steps.push(Step::Snapshot(vdisk, item));
             numbers.push(number);
         }
         Ok(numbers)
@@ -360,7 +355,7 @@ impl Inner {
                     self.applied.set(end);
                     self.apply(record, steps);
                     for (done, snapshots) in answers {
-                        done.set(Ok(Committed { record, snapshots }));
+                        done.set(Ok(snapshots));
                     }
                 }
                 Err(error) => {
@@ -381,29 +376,28 @@ impl Draft {
     }
 
     fn put_runs(&mut self, vdisk: &Rc<Vdisk>, runs: Vec<RunChange>) {
-        let log_run = |change: &'_ RunChange| -> (Run, Vec<u8>) {
-            let length = change.run.sums() as usize * usize::from(SUM_BYTES);
-            (change.run, change.sums.bytes(length).to_vec())
-        };
-        let all: Vec<(Run, Vec<u8>)> = runs.iter().map(log_run).collect();
-        let runs_of_item = all.iter().map(|(run, sums)| LogRun {
-            block: run.block,
-            kind: run.kind.bits(),
-            address: run.address,
-            blocks: run.blocks as u32,
-            origin: 0,
-            stored: 0,
-            sums,
-        });
         let item = LogItem::Changes(Changes {
             vdisk: vdisk.number,
             birth: vdisk.sealed.get(),
             sum_kind: SumKind::CRC32C,
             sum_bytes: SUM_BYTES,
-            runs: runs_of_item.collect(),
+            runs: runs.iter().map(log_run).collect(),
         });
         self.put_item(&item);
         self.steps.extend(runs.into_iter().map(|change| Step::Changed(vdisk.clone(), change)));
+    }
+}
+
+/// Returns a run as a record has it.
+fn log_run(RunChange { run, sums }: &RunChange) -> LogRun<'_> {
+    LogRun {
+        block: run.block,
+        kind: run.kind.bits(),
+        address: run.address,
+        blocks: run.blocks as u32,
+        origin: 0,
+        stored: 0,
+        sums: sums.bytes(run.sums() as usize * usize::from(SUM_BYTES)),
     }
 }
 

@@ -30,7 +30,7 @@ mod tables;
 mod vdisk;
 mod version;
 
-pub use catalogue::{Listed, VDISK_BYTES_MAX, VersionId};
+pub use catalogue::{Listed, VersionId};
 pub use check::Checked;
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};

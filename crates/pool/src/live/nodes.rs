@@ -1,14 +1,14 @@
 //! Nodes on the device of a pool: reads through the cache, and the writes of passes, gathered into long ones.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
 use block::{Child, Env, Lower, Op, Result};
 
-use super::room::Room;
+use super::room::{ReadGuard, Room};
 use crate::Address;
 use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Store};
 
@@ -18,9 +18,8 @@ const WRITE_NODES_MAX: usize = 64;
 /// Most writes of nodes in flight.
 const WRITES_MAX: usize = 4;
 
-/// Longest work of a pass between two rests while clients wait, and otherwise.
-const SLICE_BUSY: Duration = Duration::from_micros(25);
-const SLICE_IDLE: Duration = Duration::from_micros(100);
+/// Longest work of a pass between two rests, while clients may wait.
+const SLICE: Duration = Duration::from_micros(25);
 
 /// The nodes of a pool.
 pub struct Nodes {
@@ -28,12 +27,12 @@ pub struct Nodes {
     lower: Lower,
     room: Rc<Room>,
     cache: RefCell<NodeCache>,
-    /// Nodes that are not written yet, by address. Reads find them here.
-    waiting: RefCell<BTreeMap<u64, Rc<Node>>>,
-    /// The writes in flight, the oldest first.
-    writes: RefCell<Vec<Child>>,
-    /// Number of requests of clients that wait now.
-    clients: Cell<u32>,
+    /// Nodes whose writes have not ended, by address. Reads find them here if they have left the cache.
+    unwritten: RefCell<BTreeMap<u64, Rc<Node>>>,
+    /// Addresses of the nodes in line to be written.
+    line: RefCell<BTreeSet<u64>>,
+    /// The writes in flight, the oldest first: first address and number of nodes.
+    writes: RefCell<VecDeque<(Child, u64, usize)>>,
     slice: Cell<Mono>,
     reads: Cell<u64>,
     written: Cell<u64>,
@@ -55,9 +54,9 @@ impl Nodes {
             lower: lower.clone(),
             room,
             cache: RefCell::new(NodeCache::new(cache_nodes)),
-            waiting: RefCell::default(),
+            unwritten: RefCell::default(),
+            line: RefCell::default(),
             writes: RefCell::default(),
-            clients: Cell::new(0),
             slice: Cell::new(env.clock()),
             reads: Cell::new(0),
             written: Cell::new(0),
@@ -69,9 +68,9 @@ impl Nodes {
         (self.reads.get(), self.written.get())
     }
 
-    /// Notes that a request of a client begins (`1`) or ends (`-1`) to wait, for the length of slices.
-    pub fn client(&self, by: i32) {
-        self.clients.set(self.clients.get().wrapping_add_signed(by));
+    /// Begins a read of several nodes of one tree: none of their addresses is given away until the guard is dropped.
+    pub fn reading(&self) -> ReadGuard {
+        self.room.reading()
     }
 
     async fn read(&self, pointer: &Pointer, place: &Place, is_pass: bool) -> Result<Rc<Node>> {
@@ -81,7 +80,7 @@ impl Nodes {
                 true => cache.peek(pointer.address),
                 false => cache.get(pointer.address),
             };
-            cached.or_else(|| self.waiting.borrow().get(&pointer.address.bits()).cloned())
+            cached.or_else(|| self.unwritten.borrow().get(&pointer.address.bits()).cloned())
         };
         if let Some(node) = known {
             node.check_head(pointer, place)?;
@@ -98,38 +97,40 @@ impl Nodes {
     /// Puts a node in line to be written.
     async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
         self.cache.borrow_mut().insert(address, node.clone());
+        self.unwritten.borrow_mut().insert(address.bits(), node);
         let is_full = {
-            let mut waiting = self.waiting.borrow_mut();
-            waiting.insert(address.bits(), node);
-            waiting.len() >= WRITE_NODES_MAX
+            let mut line = self.line.borrow_mut();
+            line.insert(address.bits());
+            line.len() >= WRITE_NODES_MAX
         };
         if is_full { self.start_writes().await } else { Ok(()) }
     }
 
     /// Starts the writes of all nodes in line.
     async fn start_writes(&self) -> Result<()> {
-        let waiting: Vec<(u64, Rc<Node>)> =
-            self.waiting.borrow().iter().map(|(at, node)| (*at, node.clone())).collect();
-        for run in waiting.chunk_by(|(before, _), (after, _)| before + 1 == *after) {
-            let buf = self.env.buf(run.len() * NODE_BYTES)?;
-            for ((_, node), part) in run.iter().zip(buf.write().chunks_exact_mut(NODE_BYTES)) {
-                part.copy_from_slice(node.bytes());
-            }
-            let range = self.room.range(Address::from_bits(run[0].0), run.len() as u64)?;
+        let line: Vec<u64> = self.line.take().into_iter().collect();
+        for run in line.chunk_by(|before, after| before + 1 == *after) {
             self.settle(WRITES_MAX - 1).await?;
-            self.writes.borrow_mut().push(self.lower.start(Op::write(range, buf)));
+            let buf = self.env.buf(run.len() * NODE_BYTES)?;
+            for (at, part) in run.iter().zip(buf.write().chunks_exact_mut(NODE_BYTES)) {
+                part.copy_from_slice(self.unwritten.borrow()[at].bytes());
+            }
+            let range = self.room.range(Address::from_bits(run[0]), run.len() as u64)?;
+            let write = (self.lower.start(Op::write(range, buf)), run[0], run.len());
+            self.writes.borrow_mut().push_back(write);
             self.written.set(self.written.get() + run.len() as u64);
         }
-        let mut all = self.waiting.borrow_mut();
-        waiting.iter().for_each(|(at, _)| drop(all.remove(at)));
         Ok(())
     }
 
     /// Waits until at most `most` writes are in flight.
     async fn settle(&self, most: usize) -> Result<()> {
         while self.writes.borrow().len() > most {
-            let oldest = self.writes.borrow_mut().remove(0);
-            oldest.await.result?;
+            let oldest = self.writes.borrow_mut().pop_front();
+            let (write, first, count) = oldest.expect("a write is in flight");
+            write.await.result?;
+            let mut unwritten = self.unwritten.borrow_mut();
+            (first..first + count as u64).for_each(|at| drop(unwritten.remove(&at)));
         }
         Ok(())
     }
@@ -145,7 +146,8 @@ impl Nodes {
 
     /// Forgets the nodes in line and the writes in flight, after a pass has failed.
     pub fn drop_writes(&self) {
-        self.waiting.take();
+        self.line.take();
+        self.unwritten.take();
         self.writes.take();
     }
 
@@ -155,8 +157,7 @@ impl Nodes {
     }
 
     async fn rest(&self) {
-        let most = if self.clients.get() > 0 { SLICE_BUSY } else { SLICE_IDLE };
-        if self.env.clock().since(self.slice.get()) >= most {
+        if self.env.clock().since(self.slice.get()) >= SLICE {
             self.env.give_way().await;
             self.slice.set(self.env.clock());
         }

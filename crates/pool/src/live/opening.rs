@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Env, Error, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error};
 use meta::Uuid;
-use meta::ring::{Damage, Found, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
+use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
 
 use super::commit::{Commits, SUM_BYTES, checksums};
 use super::nodes::{Lookups, Nodes};
@@ -16,7 +16,7 @@ use super::tables::{PAGE_ROWS_MAX, Tables};
 use super::vdisk::Vdisk;
 use crate::cell::PoolCell;
 use crate::geometry::{AREA_BYTES, Geometry};
-use crate::log::{LogItem, SnapshotItem, log_items};
+use crate::log::{LogItem, log_items};
 use crate::map::{self, Run, RunChange, RunKind, Sums, nodes_after};
 use crate::root::{Header, RootStore, Superblock, SuperblockFlags, TABLES};
 use crate::rows::{
@@ -53,7 +53,7 @@ impl Pool {
     /// Those of the device.
     pub async fn make(env: &Env, lower: &Lower, pool: Uuid, geometry: Geometry) -> Result<()> {
         let now = env.wall().as_secs();
-        let log_bytes = log_bytes(&geometry);
+        let log_bytes = geometry.log_bytes();
         let near = ByteRange::new(0, AREA_BYTES);
         let far = ByteRange::new(geometry.far, AREA_BYTES);
         let log = ByteRange::new(geometry.extent_start(0), log_bytes);
@@ -137,10 +137,6 @@ impl Pool {
         }
         Ok((Self(inner), lost))
     }
-}
-
-fn log_bytes(geometry: &Geometry) -> u64 {
-    geometry.log_bytes()
 }
 
 /// Returns the geometry that the labels name, after a check against the device.
@@ -297,16 +293,13 @@ impl Inner {
 
     /// Applies the records that count: those that were flushed, and then those whose data verify.
     async fn replay(self: &Rc<Self>, recovered: Recovered, accept_loss: bool) -> Result<()> {
-        let Recovered { verdict, found } = recovered;
+        let Recovered { verdict, items: found } = recovered;
         let mut heads = verdict.records;
         if accept_loss {
             heads.extend(verdict.behind_damage);
         }
         for head in heads {
-            let record = found.iter().find(|found| found.head == head);
-            let Some(Found { items, .. }) = record else {
-                bail!(Corrupt, "record {} of the log has no items", head.at.number);
-            };
+            let items = found.get(&head.at.offset).expect("a recovered record has its items");
             let items = log_items(items, head.items)
                 .map_err(|why| error!(Corrupt, "record {} of the log: {why}", head.at.number))?;
             if head.at.number > verdict.flushed && !self.verify_data(&items).await? {
@@ -380,8 +373,7 @@ impl Inner {
             LogItem::Snapshot(item) => {
                 let vdisk = self.vdisk(item.vdisk).await?;
                 vdisk.sealed.set(item.number + 1);
-                let (row, label) = (snapshot_row(&item), item.label);
-                self.apply(record, vec![Step::Snapshot(vdisk, row, label)]);
+                self.apply(record, vec![Step::Snapshot(vdisk, item)]);
             }
             LogItem::PutRow(table, row) => self.replay_put(record, table, row).await?,
             LogItem::RemoveRow(key) => {
@@ -433,19 +425,5 @@ impl Inner {
         }
         self.apply(record, vec![Step::Put(table, row.to_vec())]);
         Ok(())
-    }
-}
-
-fn snapshot_row(item: &SnapshotItem) -> SnapshotRow {
-    SnapshotRow {
-        vdisk: item.vdisk,
-        number: item.number,
-        flags: item.flags,
-        holds: 0,
-        size: item.size,
-        taken_unix_us: item.taken_unix_us,
-        group: item.group,
-        own_blocks: 0,
-        shared_blocks: 0,
     }
 }

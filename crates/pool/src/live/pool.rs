@@ -61,7 +61,7 @@ pub struct Inner {
     pub touched: RefCell<BTreeMap<u64, Rc<Vdisk>>>,
     /// Number of changes in memory since the last cut.
     pub fresh_changes: Cell<usize>,
-    /// Removed vdisks whose holds are to be released.
+    /// Removed vdisks, with the snapshots on which they have holds that the keeper releases.
     pub ended: RefCell<Vec<(u64, VersionId)>>,
     /// How often each version is open, by identity.
     pub opened: RefCell<BTreeMap<VersionId, u32>>,
@@ -187,6 +187,9 @@ impl Pool {
     /// `NotFound` if it was removed; those of the device.
     pub async fn open_version(&self, id: VersionId) -> Result<Rc<Version>> {
         let _turn = self.0.names.lock().await;
+        if !self.0.is_named(id).await? {
+            bail!(NotFound, "the version was removed meanwhile");
+        }
         let version = self.0.version(id).await?;
         *self.0.opened.borrow_mut().entry(id).or_default() += 1;
         Ok(version)
@@ -225,7 +228,7 @@ impl Pool {
             let Some(id) = self.0.find(&version).await? else { return Err(missing(&version)) };
             vdisks.push(self.0.vdisk(id.vdisk).await?);
         }
-        self.0.snapshot(&vdisks, label).await.map(|(_, numbers)| numbers)
+        self.0.snapshot(&vdisks, label).await
     }
 
     /// Makes a vdisk with the content of a snapshot. It is durable after a flush.
@@ -333,6 +336,7 @@ impl Pool {
         if !self.0.is_read_only {
             self.checkpoint().await?;
         }
+        let _still = self.0.checkpointing.lock().await;
         self.0.check().await
     }
 

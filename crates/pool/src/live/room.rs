@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use block::{ByteRange, Result, error};
 
-use crate::rows::ExtentRow;
 use crate::space::{Counts, Reading, Space, SpaceRows};
 use crate::{Address, BLOCK_BYTES};
 
@@ -89,11 +88,6 @@ impl Room {
     /// Calls `each` with the space.
     pub fn with<T>(&self, each: impl FnOnce(&mut Space) -> T) -> T {
         each(&mut self.space.borrow_mut())
-    }
-
-    /// Returns the extents that were claimed since the last call.
-    pub fn take_claimed(&self) -> Vec<ExtentRow> {
-        self.space.borrow_mut().take_claimed()
     }
 
     /// Returns the numbers of blocks in use.

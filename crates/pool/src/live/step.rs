@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::pool::Inner;
 use super::vdisk::Vdisk;
+use crate::log::SnapshotItem;
 use crate::map::{Finds, Overwritten, Replaced, Run, RunChange};
-use crate::name::Label;
 use crate::rows::{
     DetailRow, LabelRow, Row as _, SnapshotFlags, SnapshotRow, Table, VdiskRow, VdiskState,
 };
@@ -15,7 +15,7 @@ pub enum Step {
     /// Blocks of a vdisk.
     Changed(Rc<Vdisk>, RunChange),
     /// A snapshot of a vdisk.
-    Snapshot(Rc<Vdisk>, SnapshotRow, Option<Label>),
+    Snapshot(Rc<Vdisk>, SnapshotItem),
     /// A row that is added or replaced.
     Put(Table, Vec<u8>),
     /// A row that is removed.
@@ -69,7 +69,7 @@ impl Inner {
                     drop(fresh);
                     self.touch(&vdisk);
                 }
-                Step::Snapshot(vdisk, row, label) => self.apply_snapshot(&vdisk, row, label),
+                Step::Snapshot(vdisk, item) => self.apply_snapshot(&vdisk, item),
                 Step::Put(table, row) => self.apply_put(table, row),
                 Step::Remove(table, key) => self.tables.remove(table, &key),
                 Step::Numbers(vdisk, end) => vdisk.row.borrow_mut().numbers_end = end,
@@ -78,7 +78,7 @@ impl Inner {
         }
     }
 
-    /// Puts a row into its table. A vdisk in memory learns of its own changes.
+    /// Puts a row into its table, and changes the vdisk in memory that the row describes.
     fn apply_put(&self, table: Table, row: Vec<u8>) {
         match table {
             Table::Vdisks => {
@@ -108,8 +108,19 @@ impl Inner {
         self.tables.put_bytes(table, row);
     }
 
-    fn apply_snapshot(&self, vdisk: &Rc<Vdisk>, mut row: SnapshotRow, label: Option<Label>) {
-        if let Some(label) = label {
+    fn apply_snapshot(&self, vdisk: &Rc<Vdisk>, item: SnapshotItem) {
+        let mut row = SnapshotRow {
+            vdisk: item.vdisk,
+            number: item.number,
+            flags: item.flags,
+            holds: 0,
+            size: item.size,
+            taken_unix_us: item.taken_unix_us,
+            group: item.group,
+            own_blocks: 0,
+            shared_blocks: 0,
+        };
+        if let Some(label) = item.label {
             let (id, number) = (row.vdisk, row.number);
             row.flags.0 |= SnapshotFlags::DETAILS.0;
             self.tables.put(&DetailRow {

@@ -107,6 +107,7 @@ impl Tables {
     /// # Errors
     /// Those of reads of nodes; `Corrupt` for a damaged row.
     pub async fn get<R: Row>(&self, key: &[u8]) -> Result<Option<R>> {
+        let _reading = self.lookups.0.reading();
         let tree = {
             let states = self.states.borrow();
             let state = &states[R::TABLE as usize];
@@ -141,6 +142,7 @@ impl Tables {
         most: usize,
     ) -> Result<(Vec<R>, Option<Vec<u8>>)> {
         assert!((1..=PAGE_ROWS_MAX).contains(&most), "a page of {most} rows");
+        let _reading = self.lookups.0.reading();
         let (tree, edits, mut last) = self.edits(R::TABLE, from, most);
         let mut rows: BTreeMap<Vec<u8>, Box<[u8]>> = BTreeMap::new();
         let mut scan = Scan::new(&self.lookups, &tree, row_key(from));
@@ -249,7 +251,7 @@ impl Tables {
         }
     }
 
-    /// Adds a row to the changes of the running checkpoint, unless a record after the cut has changed it.
+    /// Adds a row to the changes of the running checkpoint. A change by a record after the cut hides it from reads.
     pub fn put_taken<R: Row>(&self, row: &R) {
         let mut bytes = Vec::new();
         row.encode(&mut bytes);
@@ -297,15 +299,6 @@ impl Tables {
             let state = &mut states[*table as usize];
             state.tree = Some(*tree);
             state.taken.clear();
-        }
-    }
-
-    /// Ends a checkpoint that failed: its changes wait for the next one.
-    pub fn failed(&self) {
-        for state in self.states.borrow_mut().iter_mut() {
-            let fresh = std::mem::take(&mut state.fresh);
-            state.fresh = std::mem::take(&mut state.taken);
-            state.fresh.extend(fresh);
         }
     }
 }

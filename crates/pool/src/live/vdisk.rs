@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use meta::Uuid;
-
+use super::commit::SUM_BYTES;
 use super::version::Version;
 use crate::map::{Changes, DeadEntry, Kept, Number, Root};
 use crate::rows::{VdiskRow, VdiskState};
@@ -14,8 +13,6 @@ use crate::rows::{VdiskRow, VdiskState};
 pub struct Vdisk {
     /// Number of the vdisk, which is also the line of its trees.
     pub number: u64,
-    /// UUID of the line.
-    pub line: Uuid,
     /// The row of the vdisk, without the accounts since the last checkpoint.
     pub row: RefCell<VdiskRow>,
     /// Changes since the last cut.
@@ -58,6 +55,34 @@ pub struct Removal {
 }
 
 impl Vdisk {
+    /// Creates a vdisk without changes, from its row, its origin, its kept snapshots and its trees.
+    pub fn new(
+        row: VdiskRow,
+        origin: Option<Rc<Version>>,
+        kept: Kept,
+        own: Vec<Root>,
+        dead: Root,
+    ) -> Self {
+        let next = row.next_number;
+        Self {
+            number: row.vdisk,
+            fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
+            taken: RefCell::default(),
+            own: RefCell::new(own.into()),
+            origin,
+            kept: RefCell::new(kept),
+            dead: Cell::new(dead),
+            new_dead: RefCell::default(),
+            next: Cell::new(next),
+            sealed: Cell::new(next),
+            cut: Cell::new(next),
+            cut_before: Cell::new(next),
+            is_head_removed: Cell::new(row.state == VdiskState::REMOVED),
+            removal: RefCell::default(),
+            row: RefCell::new(row),
+        }
+    }
+
     /// Returns the first number of the snapshots whose changes are in memory.
     pub fn first_in_memory(&self) -> Number {
         match &*self.taken.borrow() {

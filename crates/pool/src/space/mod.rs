@@ -15,7 +15,7 @@ mod bits;
 mod rows;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use block::{Result, error};
 
@@ -67,6 +67,15 @@ pub struct Counts {
     pub free: u64,
 }
 
+/// The part of a pool that claims extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claims {
+    /// Records, for data.
+    Data,
+    /// Checkpoints, for nodes.
+    Nodes,
+}
+
 /// Adjacent blocks that were given away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
@@ -100,13 +109,13 @@ pub struct Space {
     waiting: Waiting,
     counts: Counts,
     /// Rows on disk that the running checkpoint must write again: of extents, and of free blocks.
-    changed: BTreeMap<u64, std::collections::BTreeSet<u32>>,
+    changed: BTreeMap<u64, BTreeSet<u32>>,
     /// Changes of stored bitmaps since the cut.
     late: Vec<Late>,
     is_cut: bool,
     /// Whether an opening replays the log.
     is_replaying: bool,
-    /// Extents that were claimed since the rows were last written, whose headers are not written yet.
+    /// Claimed extents whose headers are not written yet.
     claimed: Vec<u64>,
 }
 
@@ -279,16 +288,20 @@ impl Space {
         self.change(number);
     }
 
-    fn change(&mut self, extent: u64) -> &mut std::collections::BTreeSet<u32> {
+    fn change(&mut self, extent: u64) -> &mut BTreeSet<u32> {
         self.changed.entry(extent).or_default()
     }
 
-    /// Returns the extents that were claimed since the last call. Their headers must be written before their first
-    /// block, and their rows go to the log before a record names one of their blocks.
-    pub fn take_claimed(&mut self) -> Vec<ExtentRow> {
-        let claimed = std::mem::take(&mut self.claimed);
-        let row = |number: u64| self.extents.get(&number).map(|extent| self.row(number, extent, 0));
-        claimed.into_iter().filter_map(row).collect()
+    /// Returns the extents that were claimed since the last call for it, for data or for nodes. Their headers are
+    /// written with the first record or root that names one of their blocks, and the rows of those for data are in that
+    /// record.
+    pub fn take_claimed(&mut self, claims: Claims) -> Vec<ExtentRow> {
+        let extents = &self.extents;
+        let is_wanted = |number: &mut u64| {
+            (extents[number].content == Content::DATA) == (claims == Claims::Data)
+        };
+        let taken: Vec<u64> = self.claimed.extract_if(.., is_wanted).collect();
+        taken.into_iter().map(|number| self.row(number, &self.extents[&number], 0)).collect()
     }
 
     fn row(&self, number: u64, extent: &Extent, free_blocks: u32) -> ExtentRow {
@@ -402,7 +415,7 @@ impl Space {
         if self.unused.len() <= reserve {
             return None;
         }
-        let (number, _) = self.unused.first_key_value().map(|(n, generation)| (*n, *generation))?;
+        let number = *self.unused.first_key_value()?.0;
         self.claim(number, content);
         match content {
             Content::DATA => self.open_data = Some(number),
@@ -485,12 +498,12 @@ impl Space {
             }
             extent.frontier = end;
         }
-        let below = first.min(behind)..end.min(behind);
         if first < behind {
-            if !extent.ready.is_all(first, below.end - first) {
+            let below = end.min(behind) - first;
+            if !extent.ready.is_all(first, below) {
                 return Err(wrong());
             }
-            extent.ready.set(first, below.end - first, false);
+            extent.ready.set(first, below, false);
         }
         let content = extent.content;
         self.count_used(content, blocks);

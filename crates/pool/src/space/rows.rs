@@ -44,7 +44,8 @@ impl Space {
         rows
     }
 
-    /// Ends a checkpoint whose root counts: what it has freed is given away after the reads that began before.
+    /// Ends a checkpoint whose root counts. The blocks that it has freed are given away after the reads that began
+    /// before.
     pub fn counted(&mut self) {
         self.is_cut = false;
         for late in std::mem::take(&mut self.late) {
