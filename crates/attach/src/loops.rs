@@ -10,7 +10,7 @@ use block::{Error, ErrorKind, Result, error};
 use crate::device::Device;
 use crate::name::Name;
 use crate::steps::Wanted;
-use crate::{FILE, sys};
+use crate::{FILE, RUNTIME, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 
@@ -40,8 +40,10 @@ impl Loop {
     /// Whether the loop device was connected for the export attached under `name`.
     pub(crate) fn is_of(self, name: &Name) -> bool {
         let on = std::fs::read_to_string(self.sysfs().join("loop/backing_file"));
-        // The loop devices of other programs are not even opened.
-        on.is_ok_and(|on| Path::new(on.trim_end()).ends_with(FILE))
+        let Ok(on) = on.as_deref().map(|on| Path::new(on.trim_end())) else { return false };
+        // The loop devices of other programs and of mounts of other names are not even opened: a detach of theirs would
+        // find this process among their users.
+        (on == name.file() || on.ends_with(FILE) && !on.starts_with(RUNTIME))
             && File::open(self.path())
                 .and_then(|device| sys::loop_mark(&device))
                 .is_ok_and(|mark| mark == name.mark())

@@ -22,11 +22,14 @@ macro_rules! for_each_kind {
             crypt
             migrate
             remap
+            pool
+            versioned
         }
     };
 }
 
 mod ephemeral;
+mod kept;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,9 @@ use kind::Registry;
 
 /// Types of the commands for key slots of encrypted devices, for clients of the control API.
 pub use crypt::verbs as keys;
+
+/// Types of the commands of pools, for clients of the control API.
+pub use self::pool::verbs as vdisks;
 
 macro_rules! kinds {
     ($($kind:ident)*) => {

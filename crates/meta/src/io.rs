@@ -1,15 +1,16 @@
-//! Requests of labels and vaults to their disks: splits transfers at the limit of a disk, and waits for all parts
+//! Requests of labels, vaults and logs to their disks: splits transfers at the limit of a disk, and waits for all parts
 //! together.
 
 use block::{Buf, ByteRange, Child, Lower, Op, Result, all};
 
 /// Returns the length in bytes of the largest request to `lower`: its transfer limit, rounded down to whole blocks.
-pub(crate) fn step(lower: &Lower) -> usize {
+pub fn step(lower: &Lower) -> usize {
     let info = lower.info();
     (info.max_transfer - info.max_transfer % info.block_size) as usize
 }
 
-pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
+/// Starts the writes of `data` from byte `start` of `lower` on.
+pub fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
     let step = step(lower);
     let part = |from: usize| {
         let to = data.len().min(from + step);
@@ -20,6 +21,6 @@ pub(crate) fn write_all(lower: &Lower, start: u64, data: &Buf) -> Vec<Child> {
 }
 
 /// Waits for all started requests, even if one of them fails, and returns the error of the first that failed.
-pub(crate) async fn all_of(begun: Vec<Child>) -> Result<()> {
+pub async fn all_of(begun: Vec<Child>) -> Result<()> {
     all(begun).await.into_iter().try_for_each(|done| done.result)
 }

@@ -19,7 +19,7 @@
 pub mod alloc;
 mod codec;
 mod inspect;
-mod io;
+pub mod io;
 mod label;
 mod place;
 pub mod ring;

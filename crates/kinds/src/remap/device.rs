@@ -141,7 +141,8 @@ impl Inner {
             Some(uuid) => uuid,
             None => {
                 let uuid = self.opening.format(&record.layout).await?;
-                self.opening.keep(&Record { vault: Some(uuid), ..record }).await?;
+                let record = Record { vault: Some(uuid), ..record };
+                self.opening.kept.keep(record.encode()).await?;
                 uuid
             }
         };
@@ -175,7 +176,7 @@ impl Inner {
         let inner = self.clone();
         self.tasks.spawn("a map of blocks", async move {
             let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
-            if first(inner.opening.kept.committed(), gone).await.is_ok() {
+            if first(inner.opening.kept.store().committed(), gone).await.is_ok() {
                 // Requests wait for the map, and get the error.
                 let _ = inner.open(record).await;
             }

@@ -48,6 +48,8 @@ use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, 
 use opening::Opening;
 use record::Record;
 
+use crate::kept::Kept;
+
 /// Commands of a remap device. Only a device with the option `pack` has the commands of a job.
 const VERBS: &[&VerbInfo] = &[Check::INFO, Job::VERBS[0], Job::VERBS[1]];
 
@@ -301,8 +303,7 @@ async fn open(
         data,
         meta,
         vault_bytes,
-        kept: kept.clone(),
-        ports: (0..lowers.len()).collect(),
+        kept: Kept::new(kept.clone(), lowers.len(), info.read_only),
         kept_paused: Cell::new(false),
         policy: policy(given),
         cache_bytes: given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT) as usize,
@@ -310,12 +311,12 @@ async fn open(
     };
     let record = match opening.found(&layout)? {
         Some(record) => {
-            opening.keep_everywhere(&record).await?;
+            opening.kept.keep_everywhere(record.encode()).await?;
             record
         }
         None => {
             let record = Record { vault: None, paused: false, layout };
-            opening.keep(&record).await?;
+            opening.kept.keep(record.encode()).await?;
             record
         }
     };

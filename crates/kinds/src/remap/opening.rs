@@ -1,16 +1,16 @@
 //! Opens the vault of a remap device, or creates the vault on new disks.
 
 use std::cell::Cell;
-use std::rc::Rc;
 
 use block::units::write_size;
-use block::{Env, Error, ErrorKind, Found, Lower, Result, StateStore, bail, error};
+use block::{Env, Error, ErrorKind, Lower, Result, bail, error};
 use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
 
 use super::layout::{Layout, log_bytes};
 use super::record::Record;
+use crate::kept::{Kept, Start};
 
 /// Role of the map of blocks among the objects of the vault. The bitmap of data blocks in use has the next role.
 const ROLE: u32 = 0;
@@ -29,9 +29,7 @@ pub struct Opening {
     /// The lower with the vault; `vault_bytes` is the most bytes of that lower that the vault uses.
     pub meta: Lower,
     pub vault_bytes: u64,
-    pub kept: Rc<dyn StateStore>,
-    /// Ports of the lowers in whose labels the state of the device is kept.
-    pub ports: Vec<usize>,
+    pub kept: Kept,
     /// Whether packing is paused, according to the state in the labels.
     pub kept_paused: Cell<bool>,
     pub policy: Policy,
@@ -61,55 +59,30 @@ impl Opening {
     /// `NotFound` if disks that are not new have no state of the device, `Corrupt` if the state is damaged, `Invalid`
     /// if the spec differs from the state.
     pub fn found(&self, wanted: &Layout) -> Result<Option<Record>> {
-        let found: Vec<&Found> = self.ports.iter().map(|port| self.kept.found(*port)).collect();
-        let states = found.iter().filter_map(|found| found.state.as_ref());
-        let Some(state) = states.max_by_key(|state| state.sequence) else {
-            return match found.iter().find(|found| !found.fresh) {
-                None if self.read_only => {
-                    let words = "the disks below are new and read-only, so no map can be made";
-                    Err(Error::new(ErrorKind::ReadOnly, words))
-                }
-                None => Ok(None),
-                Some(found) if !found.present => {
-                    Err(error!(NotFound, "the disk with the state of the remap device is absent"))
-                }
-                Some(_) => {
-                    let error = error!(
-                        NotFound,
-                        "the disks below have no map of blocks, but are not new: the bytes on \
-                         these disks were not written through this remap device"
-                    );
-                    let next = "label the disks anew with --wipe, if all their bytes may be lost";
-                    Err(error.next(next))
-                }
-            };
+        let state = match self.kept.start() {
+            Start::State(state) => state,
+            Start::New if self.read_only => {
+                let words = "the disks below are new and read-only, so no map can be made";
+                return Err(Error::new(ErrorKind::ReadOnly, words));
+            }
+            Start::New => return Ok(None),
+            Start::Absent => {
+                bail!(NotFound, "the disk with the state of the remap device is absent")
+            }
+            Start::Foreign => {
+                let error = error!(
+                    NotFound,
+                    "the disks below have no map of blocks, but are not new: the bytes on these \
+                     disks were not written through this remap device"
+                );
+                let next = "label the disks anew with --wipe, if all their bytes may be lost";
+                return Err(error.next(next));
+            }
         };
         let wrong = |why| error!(Corrupt, "the state of the remap in the label is damaged: {why}");
-        let record = Record::decode(&state.bytes).map_err(wrong)?;
+        let record = Record::decode(state).map_err(wrong)?;
         check(&record.layout, wanted, self.data.info().size)?;
         Ok(Some(record))
-    }
-
-    /// Writes the state `record` of the device to the labels if a present disk lacks it, because that disk was absent
-    /// or was labelled later.
-    ///
-    /// # Errors
-    /// As [`Self::keep`].
-    pub async fn keep_everywhere(&self, record: &Record) -> Result<()> {
-        let is_everywhere = |port: &usize| self.kept.found(*port).everywhere;
-        if self.read_only || self.ports.iter().all(is_everywhere) {
-            return Ok(());
-        }
-        self.keep(record).await
-    }
-
-    /// Writes the state `record` of the device to the labels, durably.
-    ///
-    /// # Errors
-    /// The first error of a write to a label.
-    pub async fn keep(&self, record: &Record) -> Result<()> {
-        let written = self.kept.write(&self.ports, record.encode()).await;
-        written.into_iter().try_for_each(|(_, answer)| answer)
     }
 
     /// Creates the vault for the map of a new device, and returns its UUID. Erases the former content of the lower

@@ -52,7 +52,7 @@ impl Work for Inner {
     }
 
     fn committed(&self) -> LocalFuture<()> {
-        self.opening.kept.committed()
+        self.opening.kept.store().committed()
     }
 
     fn begin(&self) {}
@@ -85,7 +85,7 @@ impl Work for Inner {
             return Ok(());
         }
         let record = Record { vault: Some(map.vault.uuid()), paused, layout: self.layout };
-        self.opening.keep(&record).await?;
+        self.opening.kept.keep(record.encode()).await?;
         self.opening.kept_paused.set(paused);
         Ok(())
     }

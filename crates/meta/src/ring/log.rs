@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use block::env::Mono;
-use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Op, Result, all, error};
+use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Result, all, error};
 
-use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, Survey, Verdict};
+use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict};
+use crate::io::{step, write_all};
 
 /// Bytes that a recovery reads at once.
 const READ_BYTES: u64 = 1 << 20;
@@ -70,8 +71,9 @@ impl Log {
     ) -> Result<Recovered> {
         let mut survey = Survey::new(ring, root);
         let mut found = BTreeMap::new();
+        let step = (step(lower) - step(lower) % SECTOR_BYTES) as u64;
         while let Some((place, len)) = survey.wanted() {
-            let len = len.min(READ_BYTES);
+            let len = len.min(READ_BYTES).min(step);
             let range = ByteRange::new(base + place, len).expect("a wanted part has bytes");
             let read = lower.read(range, env.buf(len as usize)?).await;
             let mut keep = |head: &Head, items: &[u8]| {
@@ -142,7 +144,7 @@ impl Log {
         })?;
         let at = state.room.next();
         let head = Head { items: count, ..Head::empty(at, state.tail, state.flushed) };
-        let mut bytes = Vec::with_capacity(items.len() + 2 * super::SECTOR_BYTES);
+        let mut bytes = Vec::with_capacity(items.len() + 2 * SECTOR_BYTES);
         let head = head.encode(&self.ring, items, &mut bytes);
         state.room.take(&head);
         if head.flushed > state.stated {
@@ -152,11 +154,11 @@ impl Log {
         drop(state);
         let mut parts = data;
         let mut from = 0;
-        for (place, len) in self.ring.parts(at.offset, head.bytes()) {
-            let Some(range) = ByteRange::new(self.base + place, len) else { continue };
+        let places = self.ring.parts(at.offset, head.bytes()).into_iter();
+        for (place, len) in places.filter(|(_, len)| *len > 0) {
             let buf = self.env.buf(len as usize).inspect_err(|error| self.fail(error))?;
             buf.write().copy_from_slice(&bytes[from..from + len as usize]);
-            parts.push(self.lower.start(Op::write(range, buf)));
+            parts.extend(write_all(&self.lower, self.base + place, &buf));
             from += len as usize;
         }
         Ok(Appended { head, parts })

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use block::env::Mono;
 use block::{Child, Env, Lower, Op, Result};
+use meta::io::step;
 
 use super::room::{ReadGuard, Room};
 use crate::Address;
@@ -109,7 +110,9 @@ impl Nodes {
     /// Starts the writes of all nodes in line.
     async fn start_writes(&self) -> Result<()> {
         let line: Vec<u64> = self.line.take().into_iter().collect();
-        for run in line.chunk_by(|before, after| before + 1 == *after) {
+        let most = step(&self.lower) / NODE_BYTES;
+        let runs = line.chunk_by(|before, after| before + 1 == *after);
+        for run in runs.flat_map(|run| run.chunks(most)) {
             self.settle(WRITES_MAX - 1).await?;
             let buf = self.env.buf(run.len() * NODE_BYTES)?;
             for (at, part) in run.iter().zip(buf.write().chunks_exact_mut(NODE_BYTES)) {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Env, Error, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error};
 use meta::Uuid;
+use meta::io::step;
 use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
 
 use super::commit::{Commits, SUM_BYTES, checksums};
@@ -320,12 +321,11 @@ impl Inner {
             let LogItem::Changes(changes) = item else { continue };
             for run in changes.runs.iter().filter(|run| !run.sums.is_empty()) {
                 let range = self.room.range(run.address, u64::from(run.blocks))?;
-                let step =
-                    self.lower.info().max_transfer - self.lower.info().max_transfer % BLOCK_BYTES;
+                let step = step(&self.lower) as u64 / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
                 let mut sums = run.sums;
                 let mut at = range.start();
                 while at < range.end() {
-                    let len = (range.end() - at).min(u64::from(step));
+                    let len = (range.end() - at).min(step);
                     let part = ByteRange::new(at, len).expect("a part has bytes");
                     let Ok(buf) = self.lower.read(part, self.env.buf(len as usize)?).await else {
                         return Ok(false);

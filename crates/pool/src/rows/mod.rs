@@ -29,7 +29,7 @@ pub use vdisk::{
 };
 
 pub(crate) use pass::is_run;
-pub(crate) use vdisk::VDISK_BYTES_MAX;
+pub use vdisk::VDISK_BYTES_MAX;
 
 use meta::ring::MustKnow;
 

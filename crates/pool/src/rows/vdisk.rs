@@ -19,7 +19,7 @@ pub const DEAD_ENTRIES_INDEX: u64 = TREES_MAX as u64;
 pub const HEAD: u64 = NUMBER_MAX;
 
 /// Maximum size in bytes of a vdisk.
-pub(crate) const VDISK_BYTES_MAX: u64 = 1 << 48;
+pub const VDISK_BYTES_MAX: u64 = 1 << 48;
 
 /// Maximum index of a further origin.
 const ORIGIN_INDEX_MAX: u64 = u16::MAX as u64;

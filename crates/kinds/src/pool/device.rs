@@ -1,0 +1,185 @@
+//! Carries out the commands of a pool, and opens its volumes.
+
+use std::rc::Rc;
+
+use ::pool::live::{Pool, VersionId};
+use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
+use block::control::{Command, Reply, VerbInfo, volume};
+use block::env::LocalFuture;
+use block::{
+    Device, Handover, Health, Info, Op, OpenMode, OpenedVolume, Report, Request, Result, SpaceUse,
+    VolumeEntry, VolumeFacts, VolumeId, Volumes, VolumesVisitor,
+};
+
+use super::VERBS;
+use super::opening::Opening;
+use super::verbs::{CloneOf, Snapshot, Snapshots};
+use super::volume::{Volume, info, version_of};
+
+/// A device that holds the versions of a pool. It has no bytes of its own.
+pub struct PoolDevice {
+    opening: Rc<Opening>,
+    info: Info,
+}
+
+impl PoolDevice {
+    /// Creates the device of a pool that is open, or that its opening opens.
+    pub fn new(opening: Rc<Opening>) -> Self {
+        let info = Info { size: 0, ..info(opening.lower.info(), 0, opening.is_read_only()) };
+        Self { opening, info }
+    }
+
+    async fn carry_out(&self, command: &Command) -> Result<Reply> {
+        let pool = self.opening.pool().await?;
+        if let Some(args) = command.args::<Snapshot>() {
+            let names = args.vdisks.iter().map(|name| VdiskName::parse(name));
+            let names: Vec<VdiskName> = names.collect::<Result<_>>()?;
+            let label = args.label.as_deref().map(Label::parse).transpose()?;
+            let numbers = pool.snapshot(&names, label).await?;
+            if !args.is_async {
+                pool.flush().await?;
+            }
+            return Ok(Reply::of::<Snapshot>(Snapshots { numbers }));
+        }
+        if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Create>() {
+            pool.create(&VdiskName::parse_new(name)?, *size_bytes).await?;
+        } else if let Some(volume::Name { name }) = command.args::<volume::Remove>() {
+            pool.remove(&VersionName::parse(name)?).await?;
+        } else if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Resize>() {
+            pool.resize(&VdiskName::parse(name)?, *size_bytes).await?;
+        } else if let Some(args) = command.args::<CloneOf>() {
+            let names = args.names.iter().map(|name| VdiskName::parse(name));
+            clone(pool, &args.of, &names.collect::<Result<Vec<_>>>()?).await?;
+        } else {
+            return Err(command.unknown_to("a pool"));
+        }
+        pool.flush().await?;
+        command.done(Ok(())).await
+    }
+}
+
+/// Makes clones of a snapshot, or of a new snapshot of a vdisk.
+async fn clone(pool: &Pool, of: &str, names: &[VdiskName]) -> Result<()> {
+    let mut origin = VersionName::parse(of)?;
+    if origin.snapshot.is_none() {
+        let numbers = pool.snapshot(std::slice::from_ref(&origin.vdisk), None).await?;
+        origin.snapshot = numbers.first().map(|number| SnapshotRef::Number(*number));
+    }
+    for name in names {
+        pool.clone_of(&origin, name).await?;
+    }
+    Ok(())
+}
+
+/// Returns the report of a device over the pool of `opening`.
+pub fn report(opening: &Opening) -> Report {
+    let mut report = Report { counters: vec![("open", opening.held())], ..Report::default() };
+    if let Some(pool) = opening.now() {
+        let usage = pool.usage();
+        let taken_bytes = usage.data_bytes + usage.node_bytes;
+        report.room = Some(SpaceUse { taken_bytes, of_bytes: taken_bytes + usage.free_bytes });
+        if usage.free_bytes == 0 {
+            report.health = Health::Limited;
+            report.summary = "no block is free: writes to new blocks fail".to_owned();
+            report.next = Some("remove snapshots or vdisks, or discard unused bytes".to_owned());
+        }
+    }
+    if let Some(error) = opening.failure() {
+        report.health = Health::Failed;
+        report.summary = format!("the pool takes no changes any more: {error}");
+        report.next = Some("stop and start the graph when its disks work again".to_owned());
+    }
+    report
+}
+
+impl Device for PoolDevice {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        assert!(matches!(request.op, Op::Flush), "a device without bytes gets flushes only");
+        self.opening.pool().await?.flush().await
+    }
+
+    fn verbs(&self) -> &'static [&'static VerbInfo] {
+        VERBS
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        Box::pin(async move { self.carry_out(&command).await })
+    }
+
+    fn volumes<V: VolumesVisitor>(self: Rc<Self>, visitor: V) -> Option<V::Output> {
+        Some(visitor.visit(self))
+    }
+
+    fn report(&self) -> Report {
+        report(&self.opening)
+    }
+
+    fn close(&self) -> LocalFuture<Handover> {
+        let opening = self.opening.clone();
+        Box::pin(async move {
+            opening.close().await;
+            None
+        })
+    }
+}
+
+impl PoolDevice {
+    /// Returns the snapshot of which an open would make the clone `name`; `None` if the name asks for no clone.
+    async fn origin(&self, name: &VersionName) -> Result<Option<(VersionName, VersionId)>> {
+        if name.snapshot.is_some() {
+            return Ok(None);
+        }
+        let Some((vdisk, snapshot)) = name.vdisk.origin() else { return Ok(None) };
+        let origin = VersionName { vdisk, snapshot: Some(snapshot) };
+        let id = self.opening.for_reading().await?.find(&origin).await?;
+        Ok(id.map(|id| (origin, id)))
+    }
+}
+
+impl Volumes for PoolDevice {
+    type Volume = Volume;
+
+    async fn list(&self, after: &str, most: usize) -> Result<Vec<VolumeEntry>> {
+        let listed = self.opening.for_reading().await?.list(after, most).await?;
+        let read_only = self.opening.is_read_only();
+        let entries = listed.into_iter().map(|it| VolumeEntry {
+            name: it.name,
+            size_bytes: it.size_bytes,
+            read_only: it.is_snapshot || read_only,
+        });
+        Ok(entries.collect())
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<VolumeFacts>> {
+        let name = VersionName::parse(name)?;
+        if let Some(id) = self.opening.for_reading().await?.find(&name).await? {
+            return self.opening.volume_facts(id).await.map(Some);
+        }
+        let Some((_, id)) = self.origin(&name).await? else { return Ok(None) };
+        let snapshot = self.opening.facts(id).await?;
+        let info = Info { read_only: self.opening.is_read_only(), ..snapshot };
+        Ok(Some(VolumeFacts { id: None, info }))
+    }
+
+    async fn open(&self, name: &str, mode: OpenMode) -> Result<Option<OpenedVolume<Volume>>> {
+        let name = VersionName::parse(name)?;
+        let found = self.opening.for_reading().await?.find(&name).await?;
+        let id = match (found, mode) {
+            (Some(id), _) => id,
+            (None, OpenMode::Existing) => return Ok(None),
+            (None, OpenMode::OrCreate) => {
+                let Some((origin, _)) = self.origin(&name).await? else { return Ok(None) };
+                self.opening.pool().await?.clone_of(&origin, &name.vdisk).await?
+            }
+        };
+        Volume::open(&self.opening, id).await.map(Some)
+    }
+
+    async fn close(&self, id: VolumeId) {
+        self.opening.release(version_of(id));
+    }
+}

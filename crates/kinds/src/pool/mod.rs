@@ -1,0 +1,149 @@
+//! A device that holds virtual disks, with snapshots and clones, in the space of its lower.
+//!
+//! This is Parallax's virtual disk image. The pool itself is the crate `pool`.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `opening.rs` | opening the pool, or making it; versions that clients have open |
+//! | `device.rs` | the device of the pool: its commands and volumes |
+//! | `volume.rs` | the device of an open version |
+//! | `verbs.rs` | the commands |
+
+mod device;
+pub(crate) mod opening;
+#[cfg(test)]
+pub(crate) mod subjects;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+pub mod verbs;
+pub(crate) mod volume;
+
+use std::rc::Rc;
+
+use ::pool::BLOCK_BYTES;
+use ::pool::cell::PoolCell;
+use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
+use block::control::{Verb as _, VerbInfo, volume as volumes};
+use block::env::LocalFuture;
+use block::units::write_size;
+use block::{Info, Needs, Result};
+use kind::{
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
+    MakerArgs, OptionSpec, Plan, Scope, Summary, ValueType,
+};
+
+pub(crate) use device::{PoolDevice, report};
+use opening::Opening;
+use verbs::{CloneOf, Snapshot};
+
+/// Commands of a pool.
+const VERBS: &[&VerbInfo] = &[
+    volumes::Create::INFO,
+    volumes::Remove::INFO,
+    volumes::Resize::INFO,
+    Snapshot::INFO,
+    CloneOf::INFO,
+];
+
+/// The kind `pool`: a device that holds virtual disks.
+pub const KIND: Kind = Kind {
+    name: "pool",
+    summary: "holds virtual disks with snapshots and clones",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::One,
+    options: &[CACHE],
+    capabilities: Capabilities { keeps_objects: true, holds_volumes: true, ..Capabilities::NONE },
+    verbs: VERBS,
+    maker: Maker::Stateful {
+        bytes: Bytes::Private,
+        plan,
+        make,
+        prepare: None,
+        preflight: None,
+        describe,
+    },
+};
+
+/// The option with the memory for nodes of trees.
+pub(crate) const CACHE: OptionSpec = OptionSpec {
+    name: "cache",
+    value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "memory that caches nodes of the maps; 64MiB if not set",
+};
+
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+const CACHE_BYTES_MAX: u64 = 64 << 30;
+
+/// Returns the bytes of memory for nodes of trees that the spec gives.
+pub(crate) fn cache_bytes(given: &DeviceConfig) -> u64 {
+    given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT)
+}
+
+/// Checks that a pool can be on the lower of a device.
+pub(crate) fn faults_below(given: &DeviceConfig) -> Vec<Fault> {
+    let lower = &given.lowers[0];
+    let mut faults = Vec::new();
+    let mut fault = |words: String| faults.push(Fault::new("on", words));
+    if !lower.labelled {
+        fault(format!(
+            "{:?} is on a raw disk, but a pool keeps its state in labels; set label = true on the \
+             disks",
+            lower.name
+        ));
+    }
+    let Info { block_size, size, max_transfer, .. } = lower.info;
+    if block_size > BLOCK_BYTES || max_transfer < BLOCK_BYTES {
+        fault(format!(
+            "{:?} has blocks of {block_size} bytes; a pool needs blocks of at most {BLOCK_BYTES}",
+            lower.name
+        ));
+    }
+    if Geometry::new(size).is_err() {
+        fault(format!(
+            "{:?} has {}; a pool needs at least {}",
+            lower.name,
+            write_size(size),
+            write_size(POOL_BYTES_MIN)
+        ));
+    }
+    faults
+}
+
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
+    let faults = faults_below(given);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let below = &given.lowers[0].info;
+    let info = Info { size: 0, ..volume::info(below, 0, below.read_only) };
+    Ok(DevicePlan { info, needs: Needs::children(1) })
+}
+
+fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config, env, mut lowers, state, .. } = making;
+    let opening = Opening::new(env, lowers.remove(0), state, cache_bytes(config));
+    Box::pin(async move {
+        opening.begin(async |_| Ok(())).await?;
+        Ok(Rc::new(PoolDevice::new(opening)) as Rc<dyn AnyDevice>)
+    })
+}
+
+/// Describes the encoded state of a pool for people.
+///
+/// # Errors
+/// The reason why `bytes` are no valid state of a pool.
+pub(crate) fn describe(bytes: &[u8]) -> Result<Summary, String> {
+    let PoolCell { pool, bytes, .. } = PoolCell::decode(bytes)?;
+    let words = match pool {
+        Some(pool) => format!("pool {pool} of {}", write_size(bytes)),
+        None => format!("pool of {}, being made", write_size(bytes)),
+    };
+    Ok(Summary::whole(words))
+}
