@@ -162,6 +162,17 @@ impl BufPool {
         Ok(Buf { block: Some(block), pool: self.0.clone(), start: 0, len: len as u32 })
     }
 
+    /// Returns a buffer of `len` bytes from a reserve that the caller has made ([`BufPool::reserve_until_drop`]).
+    ///
+    /// # Errors
+    /// As [`BufPool::take`]; the pool is exhausted only if some owner uses more than its reserve.
+    pub fn take_reserved(&self, len: usize) -> Result<Buf> {
+        match len {
+            1..=BUF_MAX_BYTES => self.give(len, 0),
+            _ => self.take(len),
+        }
+    }
+
     /// Waits until the unreserved part of the pool has room, and returns a buffer of `len` bytes.
     ///
     /// # Errors
@@ -176,14 +187,7 @@ impl BufPool {
     /// # Errors
     /// As [`BufPool::wait_for`].
     pub async fn scratch(&self, len: usize) -> Result<Buf> {
-        std::future::poll_fn(|cx| {
-            let given = match len {
-                1..=BUF_MAX_BYTES => self.give(len, 0),
-                _ => self.take(len),
-            };
-            self.or_wait(given, cx)
-        })
-        .await
+        std::future::poll_fn(|cx| self.or_wait(self.take_reserved(len), cx)).await
     }
 
     fn or_wait(&self, taken: Result<Buf>, cx: &mut Context<'_>) -> Poll<Result<Buf>> {

@@ -106,16 +106,24 @@ pub struct Needs {
     pub children: u32,
     /// Most buffer bytes that one request needs beyond its own buffer, as a multiple of the request's length.
     pub scratch_copies: u32,
+    /// Whether the requests to lowers that belong to one request have together at most its length.
+    pub divides: bool,
 }
 
 impl Needs {
     /// The needs of a device without lowers.
-    pub const LEAF: Self = Self { children: 0, scratch_copies: 0 };
+    pub const LEAF: Self = Self { children: 0, scratch_copies: 0, divides: false };
 
     /// Returns the needs of a device whose requests have up to `children` requests to lowers in flight, and no
     /// buffers beyond their own.
     pub const fn children(children: u32) -> Self {
-        Self { children, scratch_copies: 0 }
+        Self { children, ..Self::LEAF }
+    }
+
+    /// Returns the needs of a device that divides a request into up to `parts` requests to lowers, which are in flight
+    /// at the same time.
+    pub const fn parts(parts: u32) -> Self {
+        Self { children: parts, divides: true, ..Self::LEAF }
     }
 }
 

@@ -70,7 +70,7 @@ struct Pieces {
 impl Engine {
     /// Returns a node over `node` for requests that `node` does not accept as they are.
     pub(super) fn pieces(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
-        let needs = Needs { children: 1, scratch_copies: 2 };
+        let needs = Needs { children: 1, scratch_copies: 2, ..Needs::LEAF };
         let reserve = Reserve::of_device(needs, node.info.block_size, &[node.reserve]);
         let info = info(&node.info);
         let device: Rc<dyn AnyDevice> = Rc::new(Pieces {

@@ -25,9 +25,10 @@ impl Reserve {
     pub const NONE: Self = Self { slots: 0, copies: 0, block: 0 };
 
     /// Returns the reserve for a request to a device with blocks of `block` bytes, over lowers with the reserves
-    /// `below`. Each child may have the length of the complete request.
+    /// `below`. Each child may have the length of the complete request, unless the device divides requests.
     pub fn of_device(needs: Needs, block: u32, below: &[Self]) -> Self {
-        Self::over(needs, needs.children, block, below)
+        let ways = if needs.divides { needs.children.min(1) } else { needs.children };
+        Self::over(needs, ways, block, below)
     }
 
     /// Returns the reserve for a request to a table, over lowers with the reserves `below`. All parts of the request
@@ -37,7 +38,7 @@ impl Reserve {
         let is_whole = segments.len() == 1
             && segments.all(|segment| matches!(segment.place, Place::Linear(_)));
         let parts = if is_whole { 1 } else { WINDOW as u32 };
-        Self::over(Needs::children(parts), 1, block, below)
+        Self::of_device(Needs::parts(parts), block, below)
     }
 
     fn over(needs: Needs, ways: u32, block: u32, below: &[Self]) -> Self {

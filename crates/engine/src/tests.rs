@@ -142,7 +142,8 @@ impl Bench {
     }
 
     fn copying(&self, below: NodeId) -> NodeId {
-        let (lower, needs) = (self.engine.lower(below), Needs { children: 1, scratch_copies: 1 });
+        let (lower, needs) =
+            (self.engine.lower(below), Needs { children: 1, scratch_copies: 1, ..Needs::LEAF });
         let device = Rc::new(Copying(Pass { info: lower.info().clone(), lower }));
         self.engine.add_device("copying", device, needs, &[below]).unwrap()
     }
@@ -373,7 +374,7 @@ fn engine_admits_request_only_with_enough_free_buffers() {
         let lower = bench.engine.lower(id);
         let info = Info { max_transfer, ..lower.info().clone() };
         {
-            let needs = Needs { children: 1, scratch_copies: 1 };
+            let needs = Needs { children: 1, scratch_copies: 1, ..Needs::LEAF };
             bench.engine.add_device("copying", Rc::new(Copying(Pass { info, lower })), needs, &[id])
         }
     };

@@ -157,7 +157,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     if !faults.is_empty() {
         return Err(faults);
     }
-    let needs = Needs { children: 1, scratch_copies: 1 };
+    let needs = Needs { children: 1, scratch_copies: 1, ..Needs::LEAF };
     Ok(DevicePlan { info: info(given, &lower.info), needs })
 }
 

@@ -193,7 +193,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         );
         return Err(vec![Fault::new("on", fault)]);
     }
-    let needs = Needs { children: given.lowers.len() as u32, scratch_copies: 1 };
+    let needs = Needs { children: given.lowers.len() as u32, scratch_copies: 1, ..Needs::LEAF };
     Ok(DevicePlan { info, needs })
 }
 

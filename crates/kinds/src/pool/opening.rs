@@ -43,12 +43,7 @@ pub struct Held {
 
 impl Opening {
     /// Creates the opening of a pool, which is not open yet.
-    pub fn new(
-        env: &Env,
-        lower: Lower,
-        store: Rc<dyn StateStore>,
-        cache_bytes: u64,
-    ) -> Rc<Self> {
+    pub fn new(env: &Env, lower: Lower, store: Rc<dyn StateStore>, cache_bytes: u64) -> Rc<Self> {
         let read_only = lower.info().read_only;
         Rc::new(Self {
             env: env.clone(),
@@ -72,7 +67,10 @@ impl Opening {
     /// # Errors
     /// `NotFound` if disks that are not new have no pool, `Corrupt` if the state in labels is damaged, and those of
     /// [`Pool::open`].
-    pub async fn begin(self: &Rc<Self>, fill: impl AsyncFnOnce(&Pool) -> Result<()> + 'static) -> Result<()> {
+    pub async fn begin(
+        self: &Rc<Self>,
+        fill: impl AsyncFnOnce(&Pool) -> Result<()> + 'static,
+    ) -> Result<()> {
         let cell = match self.found()? {
             Some(cell) => {
                 self.kept.keep_everywhere(cell.encode().to_vec()).await?;
@@ -235,7 +233,9 @@ impl Opening {
             version = OnceCell::from(Ok(pool.open_version(id).await?));
         }
         let mut all = self.held.borrow_mut();
-        if let Some(pool) = self.pool.get().filter(|_| version.get().is_some() && all.contains_key(&id)) {
+        if let Some(pool) =
+            self.pool.get().filter(|_| version.get().is_some() && all.contains_key(&id))
+        {
             // Another client has opened it meanwhile, under another of its names.
             pool.close_version(id);
         }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ::pool::BLOCK_BYTES;
-use ::pool::live::VersionId;
+use ::pool::live::{READS_MAX, VersionId};
 use block::control::Resolved;
 use block::{
     ByteRange, Device, Info, Needs, Op, OpenedVolume, Request, Result, VolumeFacts, VolumeId,
@@ -15,7 +15,7 @@ use super::opening::{Held, Opening};
 pub const TRANSFER_MAX: u32 = 1 << 20;
 
 /// Requests to the device below that one request to a volume has in flight: reads of scattered blocks.
-pub const NEEDS: Needs = Needs::children(32);
+pub const NEEDS: Needs = Needs::parts(READS_MAX as u32);
 
 /// Returns the facts about a volume of `size` bytes in a pool on a device with the facts `below`.
 pub fn info(below: &Info, size: u64, read_only: bool) -> Info {
@@ -46,9 +46,7 @@ pub fn identity(id: VersionId) -> VolumeId {
 
 /// Returns the version with an identity that [`identity`] has made.
 pub fn version_of(id: VolumeId) -> VersionId {
-    let number = |at: usize| {
-        u64::from_le_bytes(id.0[at..at + 8].try_into().expect("8 bytes"))
-    };
+    let number = |at: usize| u64::from_le_bytes(id.0[at..at + 8].try_into().expect("8 bytes"));
     VersionId { vdisk: number(0), snapshot: Some(number(8)).filter(|number| *number > 0) }
 }
 

@@ -64,7 +64,9 @@ impl Versioned {
 async fn find(pool: &Pool) -> Result<::pool::live::VersionId> {
     let name = VersionName { vdisk: only_vdisk(), snapshot: None };
     let found = pool.find(&name).await?;
-    found.ok_or_else(|| error!(Corrupt, "the pool is not that of a versioned device: it has no {name}"))
+    found.ok_or_else(|| {
+        error!(Corrupt, "the pool is not that of a versioned device: it has no {name}")
+    })
 }
 
 /// Returns the name in the pool of the volume `name`.

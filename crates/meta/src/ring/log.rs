@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use block::env::Mono;
 use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Result, all, error};
 
-use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict};
+use super::{
+    Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict,
+};
 use crate::io::{step, write_all};
 
 /// Bytes that a recovery reads at once.
@@ -87,7 +89,7 @@ impl Log {
         Ok(Recovered { verdict: survey.judge(), items: found })
     }
 
-    /// Creates the log of an opening. Its first record is at the tail of `root`, which is flushed before that record is
+    /// Creates the log of an opening. Its owner has a reserve in the buffer pool for the records in flight. Its first record is at the tail of `root`, which is flushed before that record is
     /// written.
     pub fn new(env: &Env, lower: &Lower, base: u64, ring: Ring, root: Root) -> Self {
         let state = State {
@@ -156,7 +158,8 @@ impl Log {
         let mut from = 0;
         let places = self.ring.parts(at.offset, head.bytes()).into_iter();
         for (place, len) in places.filter(|(_, len)| *len > 0) {
-            let buf = self.env.buf(len as usize).inspect_err(|error| self.fail(error))?;
+            let buf = self.env.pool().take_reserved(len as usize);
+            let buf = buf.inspect_err(|error| self.fail(error))?;
             buf.write().copy_from_slice(&bytes[from..from + len as usize]);
             parts.extend(write_all(&self.lower, self.base + place, &buf));
             from += len as usize;

@@ -284,7 +284,7 @@ impl Inner {
             opening: newest.opening,
             claimed_unix_s: self.env.wall().as_secs(),
         };
-        let buf = self.env.buf(BLOCK)?;
+        let buf = self.env.pool().take_reserved(BLOCK)?;
         buf.write().copy_from_slice(&header.encode());
         let first = Address::new(row.extent, 0).expect("an extent of the pool");
         Ok(self.lower.start(Op::write(self.room.range(first, 1)?, buf)))

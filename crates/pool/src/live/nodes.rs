@@ -88,7 +88,7 @@ impl Nodes {
             return Ok(node);
         }
         let range = self.room.range(pointer.address, 1)?;
-        let buf = self.lower.read(range, self.env.buf(NODE_BYTES)?).await?;
+        let buf = self.lower.read(range, self.env.pool().wait_for(NODE_BYTES).await?).await?;
         self.reads.set(self.reads.get() + 1);
         let node = Node::open(&buf.read(), pointer, place)?;
         self.cache.borrow_mut().insert(pointer.address, node.clone());
@@ -114,7 +114,7 @@ impl Nodes {
         let runs = line.chunk_by(|before, after| before + 1 == *after);
         for run in runs.flat_map(|run| run.chunks(most)) {
             self.settle(WRITES_MAX - 1).await?;
-            let buf = self.env.buf(run.len() * NODE_BYTES)?;
+            let buf = self.env.pool().take_reserved(run.len() * NODE_BYTES)?;
             for (at, part) in run.iter().zip(buf.write().chunks_exact_mut(NODE_BYTES)) {
                 part.copy_from_slice(self.unwritten.borrow()[at].bytes());
             }

@@ -44,6 +44,9 @@ pub struct Lost {
     pub why: String,
 }
 
+/// Bytes of the buffer pool that an open pool reserves, for its records and writes of nodes in flight.
+const BUFFER_BYTES: usize = 4 << 20;
+
 /// Extents of a slab in a new pool.
 const SLAB_EXTENTS: u32 = 16;
 
@@ -231,6 +234,7 @@ fn inner(
         room,
         nodes,
         tables,
+        _buffers: env.pool().reserve_until_drop(BUFFER_BYTES)?,
         log: Log::new(env, lower, base, ring, root),
         roots: RootStore::new(env, lower, geometry, ALLOCATOR),
         counted: Cell::new(superblock.checkpoint),
@@ -321,13 +325,16 @@ impl Inner {
             let LogItem::Changes(changes) = item else { continue };
             for run in changes.runs.iter().filter(|run| !run.sums.is_empty()) {
                 let range = self.room.range(run.address, u64::from(run.blocks))?;
-                let step = step(&self.lower) as u64 / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
+                let step =
+                    step(&self.lower) as u64 / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
                 let mut sums = run.sums;
                 let mut at = range.start();
                 while at < range.end() {
                     let len = (range.end() - at).min(step);
                     let part = ByteRange::new(at, len).expect("a part has bytes");
-                    let Ok(buf) = self.lower.read(part, self.env.buf(len as usize)?).await else {
+                    let Ok(buf) =
+                        self.lower.read(part, self.env.pool().wait_for(len as usize).await?).await
+                    else {
                         return Ok(false);
                     };
                     let is = checksums(&buf.read());

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use block::control::Resolved;
 use block::{
-    Below, Buf, ByteRange, EXTENTS_MAX, Env, Error, Extent, Lower, Mutex, Notify, Result,
-    TaskGroup, bail, error,
+    Below, Buf, ByteRange, EXTENTS_MAX, Env, Error, Extent, Lower, Mutex, Notify, Reservation,
+    Result, TaskGroup, bail, error,
 };
 use meta::ring::{Log, Position};
 
@@ -41,6 +41,8 @@ pub struct Inner {
     pub room: Rc<Room>,
     pub nodes: Rc<Nodes>,
     pub tables: Tables,
+    /// The reserve in the buffer pool for the writes of the log and of nodes.
+    pub _buffers: Reservation,
     pub log: Log,
     pub roots: RootStore,
     /// The superblock that counts.

@@ -46,7 +46,7 @@ impl RootStore {
         let mut slots: Slots<T> = Area::ALL.map(|_| [Err(Wrong::NoMagic), Err(Wrong::NoMagic)]);
         for (area, both) in Area::ALL.into_iter().zip(&mut slots) {
             for (slot, found) in both.iter_mut().enumerate() {
-                let buf = self.env.buf(SLOT_BYTES)?;
+                let buf = self.env.pool().wait_for(SLOT_BYTES).await?;
                 *found = match self.lower.read(self.range(area, slot), buf).await {
                     Ok(buf) => T::decode(&buf.read(), pool, self.pair),
                     Err(error) => Err(Wrong::Damaged(error.to_string())),
@@ -77,7 +77,7 @@ impl RootStore {
             match step {
                 Step::Flush => self.lower.flush().await?,
                 Step::Write(area, slot) => {
-                    let buf = self.env.buf(SLOT_BYTES)?;
+                    let buf = self.env.pool().wait_for(SLOT_BYTES).await?;
                     buf.write().copy_from_slice(&root.encode());
                     self.lower.write(self.range(*area, *slot), buf).await?;
                 }

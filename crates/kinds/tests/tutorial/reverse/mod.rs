@@ -26,7 +26,7 @@ struct Reverse {
 
 /// What is known before anything is opened: the facts, or every fault of the options.
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
-    let needs = Needs { children: 1, scratch_copies: 1 };
+    let needs = Needs { children: 1, scratch_copies: 1, ..Needs::LEAF };
     Ok(DevicePlan { info: given.lowers[0].info.clone(), needs })
 }
 

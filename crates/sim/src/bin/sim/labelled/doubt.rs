@@ -10,6 +10,7 @@ use block::control::member::{Resync, Stale};
 use sim::draw::Stream;
 use sim::{Count, Faults, Profile, Promise};
 
+use super::shape::Placing;
 use super::{Ask, IN_SYNC, LIMIT, Start, Trial, wrong};
 use crate::trial::Failure;
 
@@ -76,11 +77,13 @@ impl Doubt {
 
     /// Returns the guarantees about the volume's bytes that the model still checks. Without checksums the mirror cannot
     /// know which of two members is right. A `remap` reuses physical blocks, so a lost write to such a block shows
-    /// bytes of another logical block.
-    fn promise(self, remap: bool) -> Promise {
+    /// bytes of another logical block; a `versioned` has checksums of all blocks.
+    fn promise(self, placing: Option<Placing>) -> Promise {
         match self {
             Self::Tears(_) => Promise::Damage,
-            Self::IgnoresFlushes(_) | Self::LosesWrites(_) if remap => Promise::Displaced,
+            Self::IgnoresFlushes(_) | Self::LosesWrites(_) if placing.is_some() => {
+                Promise::Displaced
+            }
             Self::IgnoresFlushes(_) | Self::LosesWrites(_) => Promise::Lossy,
             Self::Misdirects(_) => Promise::Nothing,
         }
@@ -110,7 +113,7 @@ impl Trial {
     /// Runs the server process several times over disks that break the contract. Each run ends with a kill or a power
     /// cut.
     pub(super) fn in_doubt(&mut self, doubt: Doubt) -> Result<(), Failure> {
-        self.model.demand(doubt.promise(self.shape.remap));
+        self.model.demand(doubt.promise(self.shape.placing));
         self.world.counters().add(doubt.count());
         for life in 0..self.draw.within(2, 5) {
             self.enters(life << 4);
@@ -169,7 +172,7 @@ impl Trial {
             Start::Up => Ok(Came::WithoutLiar),
             // After a crash the mirror may have copied from the lying disk. The vault above has checksums, and
             // reports it.
-            Start::Refused(..) if self.shape.remap => Ok(Came::Never),
+            Start::Refused(..) if self.shape.placing.is_some() => Ok(Came::Never),
             other => {
                 let without = other.words();
                 Err(wrong(format!(

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use block::control::member::{Resync, Stale};
 use block::control::{Cause, Verb};
-use block::{ByteRange, ErrorKind, MemberState, Reason, Report as DeviceReport};
+use block::{ByteRange, MemberState, Reason, Report as DeviceReport};
 use graph::labels::Opening;
 use graph::live::Current;
 use sim::draw::Stream;
@@ -364,8 +364,8 @@ impl Trial {
 
     /// Verifies the volume just after a start, before any write, and checks that members in sync have the same bytes.
     fn came_up(&self) -> Result<(), Failure> {
-        // A remap writes on its own from the start on.
-        if !self.shape.remap {
+        // A device that chooses places writes on its own from the start on.
+        if self.shape.placing.is_none() {
             self.alike()?;
         }
         self.check()
@@ -409,10 +409,8 @@ impl Trial {
             return Err(wrong(broken.to_string()));
         }
         match &*self.tally.error.borrow() {
-            // The map of a remap has checksums, and reports the damage by a lying disk.
-            Some(error)
-                if self.shape.remap && self.lies() && error.kind() == ErrorKind::Corrupt =>
-            {
+            // Maps have checksums, and report the damage by a lying disk. A pool without a flushed record is only read.
+            Some(error) if self.lies() && self.shape.placing.is_some_and(|it| it.may(error)) => {
                 Ok(())
             }
             Some(error) => Err(wrong(format!(
@@ -649,8 +647,8 @@ impl Trial {
                 "members of the mirror are not in sync although all disks work: {report:?}"
             )));
         }
-        if self.shape.remap {
-            // A remap moves blocks and closes its log on its own.
+        if self.shape.placing.is_some() {
+            // It moves blocks, or closes its log, on its own.
             self.world.run(self.world.env().now().after(QUIET))?;
         }
         self.alike()?;

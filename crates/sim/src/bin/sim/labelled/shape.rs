@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use block::{Error, ErrorKind};
 use sim::draw::Stream;
 
 /// Kinds of the devices above disks that graphs of this trial may have.
-pub const KINDS: [&str; 6] = ["mirror", "remap", "pass", "crypt", "delay", "limit"];
+pub const KINDS: [&str; 7] = ["mirror", "remap", "versioned", "pass", "crypt", "delay", "limit"];
 
 /// Kinds of devices that change no bytes. Live changes add and remove such devices above all others.
 pub const CLEAR: [&str; 3] = ["pass", "delay", "limit"];
@@ -19,8 +20,35 @@ const CRYPT: &str = "key = \"credential:safe\", kdf_memory = \"64KiB\", kdf_pass
 /// blocks.
 const MAP_BYTES: u64 = 192 << 10;
 
+/// Bytes that a disk has in addition if a `versioned` is above: the least for a pool.
+const POOL_BYTES: u64 = 16 << 20;
+
 /// Name in the spec of the labelled disk that is no member of the mirror.
 const BESIDE: &str = "beside";
+
+/// The device above the mirror that chooses the places of blocks, and writes on its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placing {
+    /// A `remap`, which moves blocks.
+    Remap,
+    /// A `versioned`, which never writes a block in its old place.
+    Versioned,
+}
+
+impl Placing {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Remap => "remap",
+            Self::Versioned => "versioned",
+        }
+    }
+
+    /// Whether the device may answer with `error` over a disk that breaks the contract.
+    pub fn may(self, error: &Error) -> bool {
+        let is_read_only = self == Self::Versioned && error.kind() == ErrorKind::ReadOnly;
+        error.kind() == ErrorKind::Corrupt || is_read_only
+    }
+}
 
 /// The graph of a trial of labelled disks, from which its spec is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,11 +66,11 @@ pub struct Shape {
     pub spare: bool,
     /// Whether a `pass` device is between each disk and the mirror.
     pub below: bool,
-    /// Whether the graph has a `remap` above the mirror.
-    pub remap: bool,
-    /// Whether the graph has a `crypt` above the mirror and the `remap`.
+    /// The device directly above the mirror, if it has one that chooses the places of blocks.
+    pub placing: Option<Placing>,
+    /// Whether the graph has a `crypt` above the mirror and the device that chooses places.
     pub crypt: bool,
-    /// Whether the graph has a table above mirror, `remap` and `crypt` that leaves out the first 4 KiB.
+    /// Whether the graph has a table above mirror, `placing` and `crypt` that leaves out the first 4 KiB.
     pub shifted: bool,
     /// Kinds of the topmost devices, which change no bytes, from the lowest to the highest.
     pub clear: Vec<&'static str>,
@@ -74,13 +102,21 @@ impl Shape {
             second: false,
             beside: false,
             raw_timeout_s: (draw.below(4) == 0).then_some(20),
-            remap: draw.below(4) == 0,
+            placing: match draw.below(4) {
+                0 => Some(draw.pick(&[Placing::Remap, Placing::Versioned])),
+                _ => None,
+            },
         }
     }
 
     /// Returns the number of data bytes of a labelled disk, without the areas of its label.
     pub fn data_bytes(&self) -> u64 {
-        super::VOLUME_BYTES + if self.remap { MAP_BYTES } else { 0 }
+        let more = match self.placing {
+            None => 0,
+            Some(Placing::Remap) => MAP_BYTES,
+            Some(Placing::Versioned) => POOL_BYTES,
+        };
+        super::VOLUME_BYTES + more
     }
 
     /// Returns the names in the spec of all labelled disks.
@@ -98,10 +134,10 @@ impl Shape {
     pub fn kinds(&self) -> Vec<&'static str> {
         let below = self.below.then_some("pass");
         let crypt = self.crypt.then_some("crypt");
-        let remap = self.remap.then_some("remap");
+        let placing = self.placing.map(Placing::kind);
         ["mirror"]
             .into_iter()
-            .chain(remap)
+            .chain(placing)
             .chain(below)
             .chain(crypt)
             .chain(self.clear.iter().copied())
@@ -175,10 +211,13 @@ impl Shape {
     /// Adds the devices above the mirror to the spec `text`. Returns the name of the topmost device.
     fn above(&self, text: &mut String) -> &'static str {
         let mut top = "m";
-        if self.remap {
-            let size = super::VOLUME_BYTES;
-            let options = format!("size = {size}, block = \"4KiB\", pack = true, policy = \"log\"");
-            line(text, "map", &format!("kind = \"remap\", on = \"{top}\", {options}"));
+        if let Some(placing) = self.placing {
+            let more = match placing {
+                Placing::Remap => ", block = \"4KiB\", pack = true, policy = \"log\"",
+                Placing::Versioned => "",
+            };
+            let size = format!("size = {}{more}", super::VOLUME_BYTES);
+            device(text, "map", placing.kind(), top, &size);
             top = "map";
         }
         if self.crypt {
