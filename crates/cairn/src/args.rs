@@ -9,7 +9,7 @@ use crate::running::Named;
 use crate::serve::ServeArgs;
 use crate::verbs::{
     apply, attach, bench, check, completions, create, device, events, graph, import, info, job,
-    key, kinds, locate, ls, man, repair, show, status, stop, top, undo, validate, wipe,
+    key, kinds, locate, ls, man, repair, show, status, stop, top, undo, validate, vdisk, wipe,
 };
 
 /// Composable block storage in user space.
@@ -63,6 +63,8 @@ enum Verb {
     Detach(attach::DetachArgs),
     /// Fail, resync, add or remove members of redundant devices, and resize disks, while they are in use
     Device(device::DeviceArgs),
+    /// Create, snapshot, clone, resize and remove virtual disks of pools
+    Vdisk(vdisk::VdiskArgs),
     /// List, watch and control long jobs: migrations, resyncs
     Job(job::JobArgs),
     /// Show events of devices
@@ -126,6 +128,7 @@ impl Args {
             Verb::Attach(args) => args.run(form),
             Verb::Detach(args) => args.run(form),
             Verb::Device(args) => args.run(form),
+            Verb::Vdisk(args) => args.run(form),
             Verb::Job(args) => args.run(form),
             Verb::Events(args) => args.run(form),
             Verb::Key(args) => args.run(form),
@@ -175,14 +178,16 @@ mod tests {
         };
         let keys = words("add rm change", "key ");
         let (device, job) = (words(DEVICE, "device "), words(JOB, "job "));
+        let vdisk = words("create snap clone resize rm", "vdisk ");
         let changing = words(CHANGING, "");
-        for path in [&changing, &keys, &device, &job].into_iter().flatten() {
+        for path in [&changing, &keys, &device, &job, &vdisk].into_iter().flatten() {
             assert!(has(path, "dry-run"), "{path} has no --dry-run");
         }
-        for path in words(LIVE, "").iter().chain(&device).chain(&job).chain(&keys) {
+        for path in words(LIVE, "").iter().chain(&device).chain(&job).chain(&keys).chain(&vdisk) {
             assert!(has(path, "at"), "{path} has no --at");
         }
-        for path in ["stop", "wipe", "repair", "device fail", "device remove", "key rm"] {
+        for path in ["stop", "wipe", "repair", "device fail", "device remove", "key rm", "vdisk rm"]
+        {
             assert!(has(path, "yes"), "{path} has no --yes");
         }
     }

@@ -185,6 +185,9 @@ pub mod volume {
         pub name: String,
         /// Size of the volume in bytes.
         pub size_bytes: u64,
+        /// Whether to report only whether the command would succeed.
+        #[serde(default)]
+        pub dry_run: bool,
     }
 
     impl Verb for Create {
@@ -206,6 +209,16 @@ pub mod volume {
     pub struct Name {
         /// Name of the volume in its device.
         pub name: String,
+        /// Whether to report only whether the command would succeed.
+        #[serde(default)]
+        pub dry_run: bool,
+    }
+
+    /// Answer to [`Remove`].
+    #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    pub struct Removed {
+        /// Number of volumes that depend on removed ones, whose space stays for them.
+        pub dependants: u64,
     }
 
     impl Verb for Remove {
@@ -216,7 +229,7 @@ pub mod volume {
             Reach::Here,
         );
         type Args = Name;
-        type Answer = Nothing;
+        type Answer = Removed;
     }
 
     /// The verb that changes the size of a volume. A volume that a client has open keeps its size.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path as FilePath;
 
-use api::{Client, DeviceStatus, GraphView, routes};
+use api::{Client, DeviceStatus, GraphView, VolumeView, VolumesAfter, routes};
 use block::control::Verb;
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
@@ -15,6 +15,9 @@ use super::ask;
 use crate::man;
 use crate::names::Path;
 use crate::registry::REGISTRY;
+
+/// Most volumes of one graph whose names are offered.
+const VOLUMES_MAX: usize = 1000;
 
 /// The sources of a key, as far as they are the same everywhere.
 const SOURCES: [&str; 4] = ["ask", "file:", "fd:", "credential:"];
@@ -69,6 +72,34 @@ pub fn export() -> ArgValueCompleter {
     })
 }
 
+/// Returns the names of devices that hold volumes.
+fn pools(client: &Client) -> Option<Vec<Path>> {
+    Some(nodes(&client.get(&routes::GRAPH).ok()?, |kind| kind.capabilities.holds_volumes))
+}
+
+/// Returns the names of the first volumes of a graph.
+fn volumes(client: &Client) -> Option<Vec<Path>> {
+    let first = VolumesAfter { after: String::new(), most: VOLUMES_MAX };
+    let volumes = client.ask(&routes::VOLUMES, &first).ok()?.volumes.into_iter();
+    let path = |volume: VolumeView| volume.name.split('/').map(str::to_owned).collect();
+    Some(volumes.map(path).collect())
+}
+
+/// Returns the names of volumes.
+pub fn volume() -> ArgValueCompleter {
+    named(2, volumes)
+}
+
+/// Returns the names of devices that hold volumes, and of volumes.
+pub fn pool_or_volume() -> ArgValueCompleter {
+    named(1, |client| Some([pools(client)?, volumes(client)?].concat()))
+}
+
+/// Returns the first part of the name of a new volume: the name of a device that holds volumes, and a slash.
+pub fn in_pool() -> ArgValueCompleter {
+    within(pools)
+}
+
 /// Returns the names of disks.
 pub fn disk() -> ArgValueCompleter {
     named(1, |client| {
@@ -106,12 +137,19 @@ pub fn member() -> ArgValueCompleter {
 
 /// Returns the first part of the name of a new member: the name of a device with members, and a slash.
 pub fn new_member() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| {
-        let devices = paths(|client| {
-            let devices = client.get(&routes::STATUS).ok()?.devices.into_iter();
-            let devices = devices.filter(|device| !device.members.is_empty());
-            Some(devices.map(|device| vec![device.name]).collect())
-        });
+    within(|client| {
+        let devices = client.get(&routes::STATUS).ok()?.devices.into_iter();
+        let devices = devices.filter(|device| !device.members.is_empty());
+        Some(devices.map(|device| vec![device.name]).collect())
+    })
+}
+
+/// Returns names of devices, each with a slash, for the name of a new part of such a device.
+fn within(
+    devices: impl Fn(&Client) -> Option<Vec<Path>> + Clone + Send + Sync + 'static,
+) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
+        let devices = paths(devices.clone());
         let names = forms(&current.to_string_lossy(), 1, &devices).into_iter();
         names.map(|name| CompletionCandidate::new(format!("{name}/"))).collect()
     })

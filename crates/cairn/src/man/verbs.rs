@@ -360,6 +360,76 @@ pub const VERBS: &[VerbPage] = &[
         see: &["cairn-apply(1)", "resize2fs(8)"],
     },
     VerbPage {
+        verb: "vdisk",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[],
+        see: &["cairn-spec(5)", "cairn-attach(1)"],
+    },
+    VerbPage {
+        verb: "vdisk create",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[(
+            "cairn vdisk create vms/gold 40G",
+            "Makes an empty virtual disk in the pool `vms`, and prints its address for clients.",
+        )],
+        see: &["cairn-vdisk-snap(1)", "cairn-attach(1)"],
+    },
+    VerbPage {
+        verb: "vdisk ls",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            ("cairn vdisk ls", "Lists the virtual disks of all pools."),
+            ("cairn vdisk ls vms/gold", "Lists the snapshots of one."),
+        ],
+        see: &["cairn-ls(1)", "cairn-status(1)"],
+    },
+    VerbPage {
+        verb: "vdisk snap",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            ("cairn vdisk snap vms/gold@v1", "Takes a snapshot with the label `v1`."),
+            ("cairn vdisk snap vms/db vms/log", "Takes snapshots of two at one instant."),
+        ],
+        see: &["cairn-vdisk-clone(1)", "cairn-vdisk-rm(1)"],
+    },
+    VerbPage {
+        verb: "vdisk clone",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            ("cairn vdisk clone vms/gold@v1 vms/web", "Makes one virtual disk of a snapshot."),
+            (
+                "cairn vdisk clone vms/gold@v1 'vms/job-{n}' --count 1000",
+                "Makes a thousand, without copying a byte.",
+            ),
+        ],
+        see: &["cairn-vdisk-snap(1)", "cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
+        verb: "vdisk resize",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[("cairn vdisk resize vms/web 80G", "Makes a virtual disk larger.")],
+        see: &["cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
+        verb: "vdisk rm",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            (
+                "cairn vdisk rm vms/web",
+                "Removes a virtual disk and its snapshots, after a question.",
+            ),
+            ("cairn vdisk rm vms/gold@v1 --yes", "Removes one snapshot without one."),
+        ],
+        see: &["cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
         verb: "job",
         exits: CHANGES,
         files: LIVE,

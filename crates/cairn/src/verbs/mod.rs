@@ -26,6 +26,7 @@ pub mod stop;
 pub mod top;
 pub mod undo;
 pub mod validate;
+pub mod vdisk;
 pub mod wipe;
 
 use std::io::IsTerminal;

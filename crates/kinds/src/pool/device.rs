@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ::pool::live::{Pool, VersionId};
+use ::pool::live::{ListedSnapshot, ListedVdisk, Pool, VersionId};
 use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
 use block::control::{Command, Reply, VerbInfo, volume};
 use block::env::LocalFuture;
@@ -13,7 +13,10 @@ use block::{
 
 use super::VERBS;
 use super::opening::Opening;
-use super::verbs::{CloneOf, Snapshot, Snapshots};
+use super::verbs::{
+    CloneArgs, CloneOf, ListSnapshots, ListVdisks, PAGE_MAX, Snapshot, SnapshotArgs, SnapshotPage,
+    SnapshotView, Snapshots, SnapshotsFrom, VdiskView, Vdisks, VdisksAfter,
+};
 use super::volume::{Volume, info, version_of};
 
 /// A device that holds the versions of a pool. It has no bytes of its own.
@@ -32,24 +35,43 @@ impl PoolDevice {
     async fn carry_out(&self, command: &Command) -> Result<Reply> {
         let pool = self.opening.pool().await?;
         if let Some(args) = command.args::<Snapshot>() {
-            let names = args.vdisks.iter().map(|name| VdiskName::parse(name));
-            let names: Vec<VdiskName> = names.collect::<Result<_>>()?;
-            let label = args.label.as_deref().map(Label::parse).transpose()?;
-            let numbers = pool.snapshot(&names, label).await?;
-            if !args.is_async {
-                pool.flush().await?;
-            }
+            let numbers = snapshot(pool, args).await?;
             return Ok(Reply::of::<Snapshot>(Snapshots { numbers }));
         }
-        if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Create>() {
-            pool.create(&VdiskName::parse_new(name)?, *size_bytes).await?;
-        } else if let Some(volume::Name { name }) = command.args::<volume::Remove>() {
-            pool.remove(&VersionName::parse(name)?).await?;
-        } else if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Resize>() {
-            pool.resize(&VdiskName::parse(name)?, *size_bytes).await?;
+        if let Some(VdisksAfter { after, most }) = command.args::<ListVdisks>() {
+            let vdisks = pool.vdisks(after, (*most).min(PAGE_MAX)).await?;
+            let vdisks = vdisks.into_iter().map(vdisk_view).collect();
+            return Ok(Reply::of::<ListVdisks>(Vdisks { vdisks }));
+        }
+        if let Some(SnapshotsFrom { vdisk, from, most }) = command.args::<ListSnapshots>() {
+            let most = (*most).min(PAGE_MAX);
+            let snapshots = pool.snapshots(&VdiskName::parse(vdisk)?, *from, most).await?;
+            let snapshots = snapshots.into_iter().map(snapshot_view).collect();
+            return Ok(Reply::of::<ListSnapshots>(SnapshotPage { snapshots }));
+        }
+        if let Some(args) = command.args::<volume::Remove>() {
+            let name = VersionName::parse(&args.name)?;
+            let dependants = match args.dry_run {
+                true => pool.check_remove(&name).await?,
+                false => pool.remove(&name).await?,
+            };
+            pool.flush().await?;
+            return Ok(Reply::of::<volume::Remove>(volume::Removed { dependants }));
+        }
+        if let Some(args) = command.args::<volume::Create>() {
+            let name = VdiskName::parse_new(&args.name)?;
+            match args.dry_run {
+                true => pool.check_create(&name, args.size_bytes).await?,
+                false => drop(pool.create(&name, args.size_bytes).await?),
+            }
+        } else if let Some(args) = command.args::<volume::Resize>() {
+            let name = VdiskName::parse(&args.name)?;
+            match args.dry_run {
+                true => pool.check_resize(&name, args.size_bytes).await?,
+                false => pool.resize(&name, args.size_bytes).await?,
+            }
         } else if let Some(args) = command.args::<CloneOf>() {
-            let names = args.names.iter().map(|name| VdiskName::parse(name));
-            clone(pool, &args.of, &names.collect::<Result<Vec<_>>>()?).await?;
+            clone(pool, args).await?;
         } else {
             return Err(command.unknown_to("a pool"));
         }
@@ -58,14 +80,50 @@ impl PoolDevice {
     }
 }
 
-/// Makes clones of a snapshot, or of a new snapshot of a vdisk.
-async fn clone(pool: &Pool, of: &str, names: &[VdiskName]) -> Result<()> {
-    let mut origin = VersionName::parse(of)?;
-    if origin.snapshot.is_none() {
-        let numbers = pool.snapshot(std::slice::from_ref(&origin.vdisk), None).await?;
-        origin.snapshot = numbers.first().map(|number| SnapshotRef::Number(*number));
+fn vdisk_view(listed: ListedVdisk) -> VdiskView {
+    let ListedVdisk { name, size_bytes, origin, made_unix_s } = listed;
+    VdiskView { name, size_bytes, origin, made_unix_s }
+}
+
+fn snapshot_view(listed: ListedSnapshot) -> SnapshotView {
+    let ListedSnapshot { number, label, size_bytes, taken_unix_us, holds } = listed;
+    SnapshotView { number, label, size_bytes, taken_unix_us, clones: holds }
+}
+
+async fn snapshot(pool: &Pool, args: &SnapshotArgs) -> Result<Vec<u64>> {
+    let names = args.vdisks.iter().map(|name| VdiskName::parse(name));
+    let names: Vec<VdiskName> = names.collect::<Result<_>>()?;
+    let label = args.label.as_deref().map(Label::parse).transpose()?;
+    if args.dry_run {
+        pool.check_snapshot(&names, label.as_ref()).await?;
+        return Ok(Vec::new());
     }
-    for name in names {
+    let numbers = pool.snapshot(&names, label).await?;
+    if !args.is_async {
+        pool.flush().await?;
+    }
+    Ok(numbers)
+}
+
+/// Makes clones of a snapshot, or of a new snapshot of a vdisk. Makes none if one of them cannot be made.
+async fn clone(pool: &Pool, args: &CloneArgs) -> Result<()> {
+    let mut origin = VersionName::parse(&args.of)?;
+    let names = args.names.iter().map(|name| VdiskName::parse(name));
+    let names: Vec<VdiskName> = names.collect::<Result<_>>()?;
+    for name in &names {
+        pool.check_free(name).await?;
+    }
+    if origin.snapshot.is_none() {
+        let vdisk = std::slice::from_ref(&origin.vdisk);
+        if args.dry_run {
+            return pool.check_snapshot(vdisk, None).await;
+        }
+        let number = pool.snapshot(vdisk, None).await?[0];
+        origin.snapshot = Some(SnapshotRef::Number(number));
+    } else if let Some(name) = names.first() {
+        pool.check_clone(&origin, name).await?;
+    }
+    for name in names.iter().filter(|_| !args.dry_run) {
         pool.clone_of(&origin, name).await?;
     }
     Ok(())

@@ -37,7 +37,7 @@ use kind::{
 
 pub(crate) use device::{PoolDevice, report};
 use opening::Opening;
-use verbs::{CloneOf, Snapshot};
+use verbs::{CloneOf, ListSnapshots, ListVdisks, Snapshot};
 
 /// Commands of a pool.
 const VERBS: &[&VerbInfo] = &[
@@ -46,6 +46,8 @@ const VERBS: &[&VerbInfo] = &[
     volumes::Resize::INFO,
     Snapshot::INFO,
     CloneOf::INFO,
+    ListVdisks::INFO,
+    ListSnapshots::INFO,
 ];
 
 /// The kind `pool`: a device that holds virtual disks.

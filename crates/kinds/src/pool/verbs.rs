@@ -17,12 +17,15 @@ pub struct SnapshotArgs {
     /// Whether the answer does not wait for a flush. The snapshots are durable after the next flush.
     #[serde(default)]
     pub is_async: bool,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// Answer to [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Snapshots {
-    /// Number of the snapshot of each vdisk, in the order of the arguments.
+    /// Number of the snapshot of each vdisk, in the order of the arguments; none after a dry run.
     pub numbers: Vec<u64>,
 }
 
@@ -47,6 +50,9 @@ pub struct CloneArgs {
     pub of: String,
     /// Names of the vdisks to make.
     pub names: Vec<String>,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 impl Verb for CloneOf {
@@ -58,4 +64,93 @@ impl Verb for CloneOf {
     );
     type Args = CloneArgs;
     type Answer = Nothing;
+}
+
+/// Most items of one page of a list.
+pub const PAGE_MAX: usize = 1024;
+
+/// The command that lists vdisks.
+pub struct ListVdisks;
+
+/// Arguments of [`ListVdisks`]: a page of the list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VdisksAfter {
+    /// Only vdisks with later names are listed; empty for the first page.
+    pub after: String,
+    /// Most vdisks of the page, at most [`PAGE_MAX`].
+    pub most: usize,
+}
+
+/// A page of the list of vdisks, in the order of their names. It has fewer than the wanted only if it is the last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Vdisks {
+    /// The vdisks.
+    pub vdisks: Vec<VdiskView>,
+}
+
+/// A vdisk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VdiskView {
+    /// Name of the vdisk in its pool.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Name of the snapshot that it was cloned from. That of a removed vdisk begins with `@`.
+    pub origin: Option<String>,
+    /// Time when it was made, in seconds since 1970.
+    pub made_unix_s: u64,
+}
+
+impl Verb for ListVdisks {
+    const INFO: &'static VerbInfo =
+        &VerbInfo::new::<Self>("vdisk.list", "list vdisks", "vdisks", Reach::Here);
+    type Args = VdisksAfter;
+    type Answer = Vdisks;
+}
+
+/// The command that lists the snapshots of a vdisk.
+pub struct ListSnapshots;
+
+/// Arguments of [`ListSnapshots`]: a page of the list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotsFrom {
+    /// Name of the vdisk.
+    pub vdisk: String,
+    /// Only snapshots from this number on are listed; 1 for the first page.
+    pub from: u64,
+    /// Most snapshots of the page, at most [`PAGE_MAX`].
+    pub most: usize,
+}
+
+/// A page of the list of snapshots, in the order of their numbers. It has fewer than the wanted only if it is the last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotPage {
+    /// The snapshots.
+    pub snapshots: Vec<SnapshotView>,
+}
+
+/// A snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotView {
+    /// Number of the snapshot.
+    pub number: u64,
+    /// Label of the snapshot, if it has one.
+    pub label: Option<String>,
+    /// Size of the vdisk at that time, in bytes.
+    pub size_bytes: u64,
+    /// Time when it was taken, in microseconds since 1970.
+    pub taken_unix_us: u64,
+    /// Number of clones that depend on it.
+    pub clones: u32,
+}
+
+impl Verb for ListSnapshots {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.snapshots",
+        "list the snapshots of a vdisk",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = SnapshotsFrom;
+    type Answer = SnapshotPage;
 }

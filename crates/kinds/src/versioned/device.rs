@@ -14,7 +14,7 @@ use block::{
 
 use super::{VERBS, only_vdisk, other_size};
 use crate::pool::opening::Opening;
-use crate::pool::verbs::{Snapshot, SnapshotArgs};
+use crate::pool::verbs::{ListSnapshots, Snapshot, SnapshotArgs, SnapshotsFrom};
 use crate::pool::volume::{Volume, info, version_of};
 use crate::pool::{PoolDevice, report};
 
@@ -98,8 +98,17 @@ impl Device for Versioned {
                 vdisks.push(only_vdisk().to_string());
             }
             Command::new::<Snapshot>(SnapshotArgs { vdisks, ..args.clone() })
-        } else if let Some(volumes::Name { name }) = command.args::<volumes::Remove>() {
-            Command::new::<volumes::Remove>(volumes::Name { name: in_pool(name) })
+        } else if let Some(volumes::Name { name, dry_run }) = command.args::<volumes::Remove>() {
+            Command::new::<volumes::Remove>(volumes::Name {
+                name: in_pool(name),
+                dry_run: *dry_run,
+            })
+        } else if let Some(args) = command.args::<ListSnapshots>() {
+            let vdisk = match args.vdisk.as_str() {
+                "" => only_vdisk().to_string(),
+                clone => in_pool(clone),
+            };
+            Command::new::<ListSnapshots>(SnapshotsFrom { vdisk, ..args.clone() })
         } else {
             return Box::pin(std::future::ready(Err(command.unknown_to("a versioned device"))));
         };

@@ -28,12 +28,12 @@ use kind::{
 };
 
 use crate::pool::opening::Opening;
-use crate::pool::verbs::Snapshot;
+use crate::pool::verbs::{ListSnapshots, Snapshot};
 use crate::pool::{CACHE, cache_bytes, describe, faults_below, volume};
 use device::Versioned;
 
 /// Commands of a versioned device.
-const VERBS: &[&VerbInfo] = &[volumes::Remove::INFO, Snapshot::INFO];
+const VERBS: &[&VerbInfo] = &[volumes::Remove::INFO, Snapshot::INFO, ListSnapshots::INFO];
 
 /// The kind `versioned`: a device with snapshots.
 pub const KIND: Kind = Kind {

@@ -115,7 +115,7 @@ impl Rig {
     }
 
     pub fn create(&self, name: &str) {
-        let args = volume::Size { name: name.to_owned(), size_bytes: 32 << 10 };
+        let args = volume::Size { name: name.to_owned(), size_bytes: 32 << 10, dry_run: false };
         self.ask::<volume::Create>(args).unwrap();
     }
 
@@ -124,7 +124,7 @@ impl Rig {
     }
 
     pub fn remove(&self, name: &str) -> Result<()> {
-        self.ask::<volume::Remove>(volume::Name { name: name.to_owned() }).map(drop)
+        self.ask::<volume::Remove>(volume::Name { name: name.to_owned(), dry_run: false }).map(drop)
     }
 
     /// Returns a counter of the device with volumes.

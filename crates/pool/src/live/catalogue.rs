@@ -1,4 +1,4 @@
-//! The vdisks and snapshots of a pool by name: searches, and the commands that make and remove them.
+//! The vdisks and snapshots of a pool by name: searches, and the commands that make them.
 //!
 //! One command at a time changes the catalogue, so a name is free, and a snapshot exists, until the record of the
 //! command has its place in the order.
@@ -10,7 +10,7 @@ use block::{Error, Result, bail, error};
 use meta::Uuid;
 
 use super::commit::{Change, SUM_BYTES, row_bytes};
-use super::pool::{ALLOCATOR, Inner};
+use super::pool::{ALLOCATOR, Inner, missing};
 use super::vdisk::Vdisk;
 use super::version::Version;
 use crate::BLOCK_BYTES;
@@ -35,17 +35,6 @@ pub struct VersionId {
     pub vdisk: u64,
     /// Number of the snapshot; `None` for the head.
     pub snapshot: Option<Number>,
-}
-
-/// A version in a list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
-    /// Name of the version.
-    pub name: String,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Whether it is a snapshot.
-    pub is_snapshot: bool,
 }
 
 /// Returns the key of a snapshot in its tables.
@@ -136,35 +125,6 @@ impl Inner {
         size.ok_or_else(|| error!(NotFound, "a version was removed meanwhile"))
     }
 
-    /// Lists up to `most` versions with names after `after`: each vdisk, and behind it its snapshots. Their numbers are
-    /// in the order of their texts.
-    ///
-    /// # Errors
-    /// Those of reads of tables.
-    pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
-        let mut all = Vec::new();
-        for row in self.tables.all_of::<NameRow>(&[]).await? {
-            if row.state != NameState::LIVE {
-                continue;
-            }
-            let Some(vdisk) = self.tables.get::<VdiskRow>(&row.vdisk.to_be_bytes()).await? else {
-                continue;
-            };
-            let head =
-                Listed { name: row.name.clone(), size_bytes: vdisk.size, is_snapshot: false };
-            all.push(head);
-            let snapshots = self.tables.all_of::<SnapshotRow>(&row.vdisk.to_be_bytes()).await?;
-            for it in snapshots.into_iter().filter(is_named) {
-                let name = format!("{}@{}", row.name, it.number);
-                all.push(Listed { name, size_bytes: it.size, is_snapshot: true });
-            }
-        }
-        all.retain(|listed| listed.name.as_str() > after);
-        all.sort_by(|one, other| one.name.cmp(&other.name));
-        all.truncate(most);
-        Ok(all)
-    }
-
     /// Returns a handle to a version, and loads its vdisk.
     ///
     /// # Errors
@@ -243,9 +203,8 @@ impl Inner {
     /// # Errors
     /// `InUse` if the name exists, `Invalid` for an impossible size; those of a commit.
     pub async fn create(self: &Rc<Self>, name: &VdiskName, size: u64) -> Result<VersionId> {
-        check_size(size)?;
         let _turn = self.names.lock().await;
-        let before = self.free_name(name).await?;
+        let before = self.check_create(name, size).await?;
         let highest = before.map_or(0, |row| row.highest_number);
         let row = self.new_row(name, size, None, highest + 1).await?;
         let rows = self.rows_of_new(&row, highest);
@@ -253,8 +212,18 @@ impl Inner {
         Ok(VersionId { vdisk: row.vdisk, snapshot: None })
     }
 
+    /// Checks that a vdisk can be made, and returns the row of an earlier one of that name.
+    ///
+    /// # Errors
+    /// As [`Inner::create`].
+    pub async fn check_create(&self, name: &VdiskName, size: u64) -> Result<Option<NameRow>> {
+        self.check_writable()?;
+        check_size(size)?;
+        self.free_name(name).await
+    }
+
     /// Checks that a name can be given to a new vdisk, and returns its row from an earlier one.
-    async fn free_name(&self, name: &VdiskName) -> Result<Option<NameRow>> {
+    pub async fn free_name(&self, name: &VdiskName) -> Result<Option<NameRow>> {
         match self.name_row(name).await? {
             Some(row) if row.state == NameState::LIVE => {
                 Err(error!(InUse, "the vdisk {name} exists already")
@@ -337,27 +306,19 @@ impl Inner {
     /// `NotFound` for a missing vdisk, `InUse` if a vdisk has the label already; those of a commit.
     pub async fn snapshot(
         self: &Rc<Self>,
-        vdisks: &[Rc<Vdisk>],
+        names: &[VdiskName],
         label: Option<Label>,
     ) -> Result<Vec<Number>> {
         let labelled = match &label {
             Some(_) => Some(self.names.lock().await),
             None => None,
         };
-        for vdisk in vdisks {
-            if let Some(label) = &label {
-                let key = [&vdisk.number.to_be_bytes()[..], &label.key()].concat();
-                if self.tables.get::<LabelRow>(&key).await?.is_some() {
-                    let name = vdisk.row.borrow().name.clone();
-                    return Err(error!(InUse, "{name}@{label} exists already")
-                        .next("choose another label, or remove that snapshot"));
-                }
-            }
+        let vdisks = self.check_snapshot(names, label.as_ref()).await?;
+        for vdisk in &vdisks {
             self.reserve_snapshots(vdisk).await?;
         }
         let group = if vdisks.len() > 1 { self.own_number().await? } else { 0 };
-        let change = Change::Snapshot(vdisks.to_vec(), label, group);
-        let numbers = self.commit(change).await?;
+        let numbers = self.commit(Change::Snapshot(vdisks, label, group)).await?;
         drop(labelled);
         Ok(numbers)
     }
@@ -384,11 +345,9 @@ impl Inner {
         name: &VdiskName,
     ) -> Result<VersionId> {
         let _turn = self.names.lock().await;
-        let before = self.free_name(name).await?;
-        let found = self.find(origin).await?;
-        let Some(id @ VersionId { vdisk, snapshot: Some(number) }) = found else {
-            return Err(error!(NotFound, "the pool has no snapshot {origin}")
-                .next("list the snapshots with cairn vdisk ls"));
+        let (before, id) = self.check_clone(origin, name).await?;
+        let VersionId { vdisk, snapshot: Some(number) } = id else {
+            unreachable!("the origin of a clone is a snapshot");
         };
         let Some(mut snapshot) = self.snapshot_row(vdisk, number).await? else {
             bail!(NotFound, "the snapshot {origin} was removed meanwhile");
@@ -416,8 +375,58 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Checks that a clone can be made. Returns the row of an earlier vdisk of its name, and the snapshot.
+    ///
+    /// # Errors
+    /// As [`Inner::clone_of`].
+    pub async fn check_clone(
+        &self,
+        origin: &VersionName,
+        name: &VdiskName,
+    ) -> Result<(Option<NameRow>, VersionId)> {
+        self.check_writable()?;
+        let before = self.free_name(name).await?;
+        match self.find(origin).await? {
+            Some(id) if id.snapshot.is_some() => Ok((before, id)),
+            _ => Err(error!(NotFound, "the pool has no snapshot {origin}")
+                .next("list the snapshots with cairn vdisk ls")),
+        }
+    }
+
+    /// Checks that snapshots of vdisks can be taken, and returns the vdisks.
+    ///
+    /// # Errors
+    /// As [`Inner::snapshot`].
+    pub async fn check_snapshot(
+        self: &Rc<Self>,
+        names: &[VdiskName],
+        label: Option<&Label>,
+    ) -> Result<Vec<Rc<Vdisk>>> {
+        self.check_writable()?;
+        let mut vdisks: Vec<Rc<Vdisk>> = Vec::new();
+        for name in names {
+            let version = VersionName { vdisk: name.clone(), snapshot: None };
+            let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
+            if vdisks.iter().any(|vdisk| vdisk.number == id.vdisk) {
+                bail!(Invalid, "{name} is named twice");
+            }
+            vdisks.push(self.vdisk(id.vdisk).await?);
+        }
+        for (vdisk, name) in vdisks.iter().zip(names) {
+            let Some(label) = label else { continue };
+            let key = [&vdisk.number.to_be_bytes()[..], &label.key()].concat();
+            if self.tables.get::<LabelRow>(&key).await?.is_some() {
+                return Err(error!(InUse, "{name}@{label} exists already")
+                    .next("choose another label, or remove that snapshot"));
+            }
+        }
+        Ok(vdisks)
+    }
+}
+
 /// Whether a snapshot has its name.
-fn is_named(row: &SnapshotRow) -> bool {
+pub(super) fn is_named(row: &SnapshotRow) -> bool {
     row.flags.0 & (SnapshotFlags::NAMELESS.0 | SnapshotFlags::LEAVING.0) == 0
 }
 

@@ -5,6 +5,7 @@
 //! | `pool.rs` | the open pool, and its public operations |
 //! | `opening.rs` | making and opening a pool, and the replay of its log |
 //! | `catalogue.rs` | vdisks and snapshots by name |
+//! | `listing.rs` | lists of vdisks and snapshots |
 //! | `removal.rs` | removals of vdisks and snapshots |
 //! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
@@ -19,6 +20,7 @@ mod check;
 mod checkpoint;
 mod commit;
 mod keeper;
+mod listing;
 mod nodes;
 mod opening;
 mod pool;
@@ -30,8 +32,9 @@ mod tables;
 mod vdisk;
 mod version;
 
-pub use catalogue::{Listed, VersionId};
+pub use catalogue::VersionId;
 pub use check::Checked;
+pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};
 pub use read::READS_MAX;

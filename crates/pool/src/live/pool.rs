@@ -11,9 +11,10 @@ use block::{
 };
 use meta::ring::{Log, Position};
 
-use super::catalogue::{Listed, VersionId};
+use super::catalogue::VersionId;
 use super::check::Checked;
 use super::commit::{Change, Commits};
+use super::listing::{Listed, ListedSnapshot, ListedVdisk};
 use super::nodes::Nodes;
 use super::room::Room;
 use super::tables::Tables;
@@ -175,12 +176,34 @@ impl Pool {
         self.0.size(id).await
     }
 
-    /// Lists up to `most` versions with names after `after`, in the order of their names.
+    /// Lists up to `most` versions with names after `after`, in the order of their names: vdisks, and snapshots with a
+    /// label.
     ///
     /// # Errors
     /// Those of the device.
     pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
         self.0.list(after, most).await
+    }
+
+    /// Lists up to `most` vdisks with names after `after`, in the order of their names.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn vdisks(&self, after: &str, most: usize) -> Result<Vec<ListedVdisk>> {
+        self.0.vdisks(after, most).await
+    }
+
+    /// Lists up to `most` snapshots of a vdisk with numbers from `from` on, in the order of their numbers.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk; those of the device.
+    pub async fn snapshots(
+        &self,
+        name: &VdiskName,
+        from: Number,
+        most: usize,
+    ) -> Result<Vec<ListedSnapshot>> {
+        self.0.snapshots(name, from, most).await
     }
 
     /// Opens a version: it is not removed until [`Pool::close_version`].
@@ -224,13 +247,7 @@ impl Pool {
     /// # Errors
     /// `NotFound` for a missing vdisk, `InUse` if a vdisk has the label already; those of the device.
     pub async fn snapshot(&self, names: &[VdiskName], label: Option<Label>) -> Result<Vec<Number>> {
-        let mut vdisks = Vec::new();
-        for name in names {
-            let version = VersionName { vdisk: name.clone(), snapshot: None };
-            let Some(id) = self.0.find(&version).await? else { return Err(missing(&version)) };
-            vdisks.push(self.0.vdisk(id.vdisk).await?);
-        }
-        self.0.snapshot(&vdisks, label).await
+        self.0.snapshot(names, label).await
     }
 
     /// Makes a vdisk with the content of a snapshot. It is durable after a flush.
@@ -242,21 +259,69 @@ impl Pool {
     }
 
     /// Removes a vdisk with its snapshots, or one snapshot. The name goes at once. Snapshots that a clone depends on
-    /// stay until the clone is removed. The removal is durable after a flush.
+    /// stay until the clone is removed. Returns the number of such clones. The removal is durable after a flush.
     ///
     /// # Errors
     /// `NotFound` if there is no such version, `InUse` if a client has it open; those of the device.
-    pub async fn remove(&self, name: &VersionName) -> Result<()> {
+    pub async fn remove(&self, name: &VersionName) -> Result<u64> {
         self.0.remove(name).await
     }
 
-    /// Changes the size of a vdisk. Blocks behind a smaller size become zeros.
+    /// Changes the size of a vdisk. It is durable after a flush.
     ///
     /// # Errors
-    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size; those
-    /// of the device.
+    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size or if
+    /// there are data behind it; those of the device.
     pub async fn resize(&self, name: &VdiskName, size: u64) -> Result<()> {
         self.0.resize(name, size).await
+    }
+
+    /// Checks that [`Pool::create`] would make a vdisk.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_create(&self, name: &VdiskName, size: u64) -> Result<()> {
+        self.0.check_create(name, size).await.map(drop)
+    }
+
+    /// Checks that [`Pool::snapshot`] would take snapshots.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_snapshot(&self, names: &[VdiskName], label: Option<&Label>) -> Result<()> {
+        self.0.check_snapshot(names, label).await.map(drop)
+    }
+
+    /// Checks that [`Pool::clone_of`] would make a vdisk.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_clone(&self, origin: &VersionName, name: &VdiskName) -> Result<()> {
+        self.0.check_clone(origin, name).await.map(drop)
+    }
+
+    /// Checks that a vdisk can get a name.
+    ///
+    /// # Errors
+    /// `InUse` if a vdisk has the name.
+    pub async fn check_free(&self, name: &VdiskName) -> Result<()> {
+        self.0.free_name(name).await.map(drop)
+    }
+
+    /// Checks that [`Pool::remove`] would remove a version, and returns the same number.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_remove(&self, name: &VersionName) -> Result<u64> {
+        self.0.check_remove(name).await.map(|(_, clones)| clones)
+    }
+
+    /// Checks that [`Pool::resize`] would change the size of a vdisk.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_resize(&self, name: &VdiskName, size: u64) -> Result<()> {
+        self.0.check_resize(name, size).await.map(drop)
     }
 
     /// Reads whole blocks of a version from `block` on.

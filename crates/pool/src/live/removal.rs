@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use block::{Result, bail, error};
+use block::{Error, Result, bail, error};
 
 use super::catalogue::{VersionId, check_size, snapshot_key};
 use super::commit::{Change, row_bytes};
@@ -27,19 +27,13 @@ struct Rows {
 }
 
 impl Inner {
-    /// Removes a vdisk with its snapshots, or one snapshot.
+    /// Removes a vdisk with its snapshots, or one snapshot. Returns the number of clones that keep removed snapshots.
     ///
     /// # Errors
     /// `NotFound` if there is no such version, `InUse` if a client has it open; those of a commit.
-    pub async fn remove(self: &Rc<Self>, name: &VersionName) -> Result<()> {
+    pub async fn remove(self: &Rc<Self>, name: &VersionName) -> Result<u64> {
         let _turn = self.names.lock().await;
-        let Some(id) = self.find(name).await? else { return Err(missing(name)) };
-        let is_open = self.is_open(id);
-        if is_open {
-            return Err(
-                error!(InUse, "clients have {name} open").next("disconnect those clients first")
-            );
-        }
+        let (id, holds) = self.check_remove(name).await?;
         // In memory, so that the record finds it.
         let vdisk = self.vdisk(id.vdisk).await?;
         match id.snapshot {
@@ -55,7 +49,24 @@ impl Inner {
         }
         self.wants_checkpoint.set(true);
         self.changed();
-        Ok(())
+        Ok(holds)
+    }
+
+    /// Checks that a version can be removed. Returns it, and the number of clones that keep its snapshots.
+    ///
+    /// # Errors
+    /// As [`Inner::remove`].
+    pub async fn check_remove(&self, name: &VersionName) -> Result<(VersionId, u64)> {
+        self.check_writable()?;
+        let Some(id) = self.find(name).await? else { return Err(missing(name)) };
+        if self.is_open(id) {
+            return Err(in_use(name));
+        }
+        let rows = match id.snapshot {
+            Some(number) => self.snapshot_row(id.vdisk, number).await?.into_iter().collect(),
+            None => self.tables.all_of::<SnapshotRow>(&id.vdisk.to_be_bytes()).await?,
+        };
+        Ok((id, rows.iter().map(|row| u64::from(row.holds)).sum()))
     }
 
     /// Whether a client has a snapshot open, or a version of a vdisk.
@@ -183,28 +194,59 @@ impl Inner {
     /// Changes the size of a vdisk.
     ///
     /// # Errors
-    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size; those
-    /// of a commit.
+    /// `NotFound` if there is no such vdisk, `InUse` if a client has it open, `Invalid` for an impossible size or if
+    /// there are data behind it; those of a commit.
     pub async fn resize(self: &Rc<Self>, name: &VdiskName, size: u64) -> Result<()> {
-        check_size(size)?;
         let _turn = self.names.lock().await;
-        let version = VersionName { vdisk: name.clone(), snapshot: None };
-        let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
-        if self.opened.borrow().contains_key(&id) {
-            return Err(
-                error!(InUse, "clients have {name} open").next("disconnect those clients first")
-            );
-        }
+        let id = self.check_resize(name, size).await?;
         let vdisk = self.vdisk(id.vdisk).await?;
         let mut row = vdisk.row.borrow().clone();
-        let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
         if size < row.size {
-            let cut = blocks(row.size) - blocks(size);
-            self.commit(Change::Hole(vdisk.clone(), blocks(size), cut)).await?;
+            // Nothing is there but blocks that were written while the data were looked for.
+            let (first, end) = (blocks(size), blocks(row.size));
+            self.commit(Change::Hole(vdisk.clone(), first, end - first)).await?;
         }
         row.size = size;
         self.commit(Change::Rows(vec![row_bytes(&row)], Vec::new())).await.map(drop)
     }
+
+    /// Checks that a vdisk can get another size, and returns it.
+    ///
+    /// # Errors
+    /// As [`Inner::resize`].
+    pub async fn check_resize(self: &Rc<Self>, name: &VdiskName, size: u64) -> Result<VersionId> {
+        self.check_writable()?;
+        check_size(size)?;
+        let version = VersionName { vdisk: name.clone(), snapshot: None };
+        let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
+        if self.opened.borrow().contains_key(&id) {
+            return Err(in_use(&version));
+        }
+        let (head, is) = (self.version(id).await?, self.size(id).await?);
+        let mut at = blocks(size);
+        while at < blocks(is) {
+            for (block, address, count) in self.data_places(&head, at, blocks(is), 64).await? {
+                if address.is_some() {
+                    let byte = block * u64::from(BLOCK_BYTES);
+                    return Err(error!(
+                        Invalid,
+                        "{name} has data at byte {byte}, behind the size {size}"
+                    )
+                    .next("make its file system smaller, and discard the rest"));
+                }
+                at = block + count;
+            }
+        }
+        Ok(id)
+    }
+}
+
+fn blocks(bytes: u64) -> u64 {
+    bytes / u64::from(BLOCK_BYTES)
+}
+
+fn in_use(name: &VersionName) -> Error {
+    error!(InUse, "clients have {name} open").next("disconnect those clients first")
 }
 
 /// Marks a snapshot as leaving, and notes that its line has a pass to come.

@@ -1,10 +1,12 @@
 //! Operations of a pool without faults.
 
+use block::ErrorKind;
+use pool::live::Listed;
 use sim::SimWorld;
 use testkit::recorded::Trace;
 
 use crate::scene::{
-    BLOCKS, blank, block_on, bytes, find, label, make, name, open, stamps, version,
+    BLOCKS, blank, block_on, bytes, find, label, make, name, names, open, stamps, version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;
@@ -73,9 +75,9 @@ fn snapshots_and_clones_keep_their_blocks_through_checkpoints_and_openings() {
         check(&pool).await;
         let checked = pool.check().await.unwrap();
         assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
-        let listed = pool.list("", 10).await.unwrap();
-        let names: Vec<&str> = listed.iter().map(|it| it.name.as_str()).collect();
-        assert_eq!(names, ["gold", "gold@1", "job"]);
+        assert_eq!(names(&pool).await.unwrap(), ["gold", "gold@1", "job"]);
+        let listed = pool.vdisks("gold", 10).await.unwrap();
+        assert_eq!(listed[0].origin.as_deref(), Some("gold@v1"));
     });
 }
 
@@ -113,5 +115,36 @@ fn space_of_removed_vdisk_comes_back() {
         let checked = pool.check().await.unwrap();
         assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
         assert_eq!(pool.usage().data_bytes, before.data_bytes);
+    });
+}
+
+#[test]
+fn lists_have_labels_and_pages() {
+    let world = SimWorld::new(5);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        for vdisk in ["a", "a-b", "b"] {
+            pool.create(&name(vdisk), SIZE).await.unwrap();
+        }
+        pool.snapshot(&[name("a"), name("b")], Some(label("x"))).await.unwrap();
+        for _ in 0..300 {
+            pool.snapshot(&[name("a")], None).await.unwrap();
+        }
+        pool.remove(&version("a@200")).await.unwrap();
+        let texts = |listed: Vec<Listed>| listed.into_iter().map(|it| it.name).collect::<Vec<_>>();
+        assert_eq!(texts(pool.list("", 10).await.unwrap()), ["a", "a-b", "a@x", "b", "b@x"]);
+        assert_eq!(texts(pool.list("a-b", 2).await.unwrap()), ["a@x", "b"]);
+        let page = pool.snapshots(&name("a"), 1, 2).await.unwrap();
+        assert_eq!((page[0].number, page[0].label.as_deref()), (1, Some("x")));
+        assert_eq!((page[1].number, page[1].label.as_deref()), (2, None));
+        let page = pool.snapshots(&name("a"), 150, 100).await.unwrap();
+        let numbers: Vec<u64> = page.iter().map(|it| it.number).collect();
+        assert_eq!(numbers, (150..=250).filter(|number| *number != 200).collect::<Vec<_>>());
+        assert_eq!(pool.snapshots(&name("a"), 290, 100).await.unwrap().len(), 12);
+        assert_eq!(pool.snapshots(&name("a-b"), 1, 100).await.unwrap(), []);
+        let error = pool.snapshots(&name("c"), 1, 100).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
     });
 }

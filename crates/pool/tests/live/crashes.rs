@@ -10,7 +10,7 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::{Disk, Event, Moment, Trace};
 
-use crate::scene::{blank, block_on, bytes, find, make, name, open, stamps, version};
+use crate::scene::{blank, block_on, bytes, find, make, name, names, open, stamps, version};
 
 /// Blocks of the vdisks of these tests.
 const BLOCKS: u64 = 12;
@@ -26,9 +26,9 @@ type State = BTreeMap<String, Vec<u64>>;
 
 async fn state(env: &Env, pool: &Pool) -> Result<State> {
     let mut state = State::new();
-    for listed in pool.list("", 1000).await? {
-        let found = find(pool, &listed.name).await;
-        state.insert(listed.name, stamps(env, pool, &found, BLOCKS).await?);
+    for name in names(pool).await? {
+        let found = find(pool, &name).await;
+        state.insert(name, stamps(env, pool, &found, BLOCKS).await?);
     }
     Ok(state)
 }
@@ -40,9 +40,9 @@ async fn step(env: &Env, pool: &Pool, step: u64) -> bool {
         5 | 9 | 14 | 22 => drop(pool.snapshot(&[name("web")], None).await.unwrap()),
         11 => drop(pool.clone_of(&version("web@1"), &name("job")).await.unwrap()),
         13 | 21 => pool.checkpoint().await.unwrap(),
-        16 => pool.remove(&version("web@2")).await.unwrap(),
-        19 => pool.remove(&version("job")).await.unwrap(),
-        24 => pool.remove(&version("web@1")).await.unwrap(),
+        16 => drop(pool.remove(&version("web@2")).await.unwrap()),
+        19 => drop(pool.remove(&version("job")).await.unwrap()),
+        24 => drop(pool.remove(&version("web@1")).await.unwrap()),
         _ => {
             let vdisk = if step == 12 || step == 15 { "job" } else { "web" };
             let head = find(pool, vdisk).await;

@@ -9,7 +9,7 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::Trace;
 
-use crate::scene::{BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
+use crate::scene::{self, BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
 
 const SIZE: u64 = BLOCKS * 4096;
 
@@ -115,9 +115,7 @@ impl Model {
             }
         }
         names.sort();
-        let listed: Vec<String> =
-            pool.list("", 10_000).await.unwrap().into_iter().map(|it| it.name).collect();
-        assert_eq!(listed, names);
+        assert_eq!(scene::names(pool).await.unwrap(), names);
     }
 }
 

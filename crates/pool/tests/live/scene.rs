@@ -89,3 +89,16 @@ pub async fn stamps(env: &Env, pool: &Pool, version: &Version, blocks: u64) -> R
     };
     Ok(all.chunks_exact(BLOCK_BYTES as usize).map(stamp).collect())
 }
+
+/// Returns the names of all vdisks and snapshots, in their order.
+pub async fn names(pool: &Pool) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for vdisk in pool.vdisks("", 10_000).await? {
+        for snapshot in pool.snapshots(&name(&vdisk.name), 1, 10_000).await? {
+            names.push(format!("{}@{}", vdisk.name, snapshot.number));
+        }
+        names.push(vdisk.name);
+    }
+    names.sort();
+    Ok(names)
+}

@@ -300,7 +300,7 @@ impl Shelf {
     }
 
     async fn carry_out(&self, command: &Command) -> Result<()> {
-        if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Create>() {
+        if let Some(volume::Size { name, size_bytes, .. }) = command.args::<volume::Create>() {
             let is_new = self.index.borrow().rows.get(name).is_none_or(|row| row.is_gone);
             if !is_new {
                 bail!(InUse, "the volume {name} exists already");
@@ -309,10 +309,11 @@ impl Shelf {
         } else if let Some(SnapArgs { of, name }) = command.args::<Snap>() {
             let row = self.known(of)?;
             self.create(name, row.size, Some(row), true).await?;
-        } else if let Some(volume::Name { name }) = command.args::<volume::Remove>() {
+        } else if let Some(volume::Name { name, .. }) = command.args::<volume::Remove>() {
             self.closed(name)?;
             self.change(name, |row| row.is_gone = true);
-        } else if let Some(volume::Size { name, size_bytes }) = command.args::<volume::Resize>() {
+        } else if let Some(volume::Size { name, size_bytes, .. }) = command.args::<volume::Resize>()
+        {
             self.closed(name)?;
             let size = fits(*size_bytes)?;
             self.change(name, |row| row.size = size);
@@ -370,6 +371,10 @@ impl Device for Shelf {
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         Box::pin(async move {
             let done = self.carry_out(&command).await;
+            if command.is::<volume::Remove>() {
+                let removed = volume::Removed { dependants: 0 };
+                return done.map(|()| Reply::of::<volume::Remove>(removed));
+            }
             command.done(done).await
         })
     }

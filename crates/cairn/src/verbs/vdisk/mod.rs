@@ -1,0 +1,123 @@
+//! `cairn vdisk`: makes, lists, snapshots, clones, resizes and removes the virtual disks of pools in running graphs.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `mod.rs` | the arguments of each verb |
+//! | `name.rs` | finding the pool of a name, and the parts of the name |
+//! | `change.rs` | the verbs that change a pool |
+//! | `list.rs` | lists of virtual disks and snapshots |
+
+mod change;
+mod list;
+mod name;
+
+use block::units::parse_size;
+use clap::{Args, Subcommand};
+
+use crate::complete;
+use crate::exit::Result;
+use crate::out::Form;
+use crate::running::At;
+
+/// Arguments of `vdisk`.
+#[derive(Args)]
+pub struct VdiskArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Create an empty virtual disk, which takes space only for written blocks
+    Create {
+        /// Its name, with that of its pool
+        #[arg(value_name = "POOL/VDISK", add = complete::in_pool())]
+        name: String,
+        /// Its size, such as 40G
+        #[arg(value_parser = parse_size)]
+        size: u64,
+        #[command(flatten)]
+        how: How,
+    },
+    /// List virtual disks, or the snapshots of one
+    Ls {
+        /// A pool, or a virtual disk; all pools without it
+        #[arg(value_name = "POOL|POOL/VDISK", add = complete::pool_or_volume())]
+        of: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Take a snapshot of virtual disks, of all at one instant
+    Snap {
+        /// The virtual disks, each with the label of its snapshot if it gets one
+        #[arg(value_name = "POOL/VDISK[@LABEL]", required = true, add = complete::volume())]
+        names: Vec<String>,
+        /// Do not wait until the snapshots are durable; the next flush makes them durable
+        #[arg(long = "async")]
+        is_async: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Make virtual disks with the bytes of a snapshot, without a copy
+    Clone {
+        /// The snapshot, or a virtual disk, of which a snapshot is taken first
+        #[arg(value_name = "POOL/VDISK[@SNAPSHOT]", add = complete::volume())]
+        origin: String,
+        /// The clone; with --count, {n} in it stands for a number
+        #[arg(value_name = "POOL/CLONE", add = complete::in_pool())]
+        name: String,
+        /// Number of clones
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=change::CLONES_MAX))]
+        count: Option<u64>,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Change the size of a virtual disk that no client has open
+    Resize {
+        /// The virtual disk
+        #[arg(value_name = "POOL/VDISK", add = complete::volume())]
+        name: String,
+        /// Its new size
+        #[arg(value_parser = parse_size)]
+        size: u64,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Remove snapshots, or virtual disks with their snapshots
+    Rm {
+        /// The virtual disks and snapshots
+        #[arg(value_name = "POOL/VDISK[@SNAPSHOT]", required = true, add = complete::volume())]
+        names: Vec<String>,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+/// Arguments of all verbs that change a pool.
+#[derive(Args)]
+struct How {
+    /// Show the steps without doing anything
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+impl VdiskArgs {
+    /// Lists or changes virtual disks.
+    pub fn run(self, form: Form) -> Result {
+        match self.verb {
+            Verb::Create { name, size, how } => change::create(form, &name, size, &how),
+            Verb::Ls { of, at } => list::run(form, of.as_deref(), &at),
+            Verb::Snap { names, is_async, how } => change::snap(form, &names, is_async, &how),
+            Verb::Clone { origin, name, count, how } => {
+                change::clone(form, &origin, &name, count, &how)
+            }
+            Verb::Resize { name, size, how } => change::resize(form, &name, size, &how),
+            Verb::Rm { names, yes, how } => change::rm(form, &names, yes, &how),
+        }
+    }
+}

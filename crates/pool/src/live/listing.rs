@@ -1,0 +1,153 @@
+//! Lists of vdisks and snapshots.
+
+use block::Result;
+
+use super::catalogue::{is_named, snapshot_key};
+use super::pool::{Inner, missing};
+use super::tables::PAGE_ROWS_MAX;
+use crate::map::Number;
+use crate::name::{VdiskName, VersionName};
+use crate::rows::{DetailRow, LabelRow, NameRow, NameState, SnapshotFlags, SnapshotRow, VdiskRow};
+
+/// A version in a list: a vdisk, or a snapshot with a label.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Name of the version.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+}
+
+/// A vdisk in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListedVdisk {
+    /// Name of the vdisk.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Name of the snapshot that it was cloned from; the name of a removed vdisk is empty.
+    pub origin: Option<String>,
+    /// Time when it was made, in seconds from 1970.
+    pub made_unix_s: u64,
+}
+
+/// A snapshot in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListedSnapshot {
+    /// Number of the snapshot.
+    pub number: Number,
+    /// Label of the snapshot.
+    pub label: Option<String>,
+    /// Size of the vdisk at that time, in bytes.
+    pub size_bytes: u64,
+    /// Time when it was taken, in microseconds from 1970.
+    pub taken_unix_us: u64,
+    /// Number of clones that depend on it.
+    pub holds: u32,
+}
+
+impl Inner {
+    /// Lists up to `most` versions with names after `after`, in the order of their names. Snapshots without a label are
+    /// left out: a vdisk may have hundreds of thousands.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
+        let mut all = Vec::new();
+        for (name, vdisk) in self.live().await? {
+            for label in self.tables.all_of::<LabelRow>(&vdisk.vdisk.to_be_bytes()).await? {
+                let listed = format!("{name}@{}", label.label);
+                let Some(row) = self.snapshot_row(vdisk.vdisk, label.number).await? else {
+                    continue;
+                };
+                if listed.as_str() > after && is_named(&row) {
+                    all.push(Listed { name: listed, size_bytes: row.size, is_snapshot: true });
+                }
+            }
+            if name.as_str() > after {
+                all.push(Listed { name, size_bytes: vdisk.size, is_snapshot: false });
+            }
+        }
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.truncate(most);
+        Ok(all)
+    }
+
+    /// Lists up to `most` vdisks with names after `after`, in the order of their names.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn vdisks(&self, after: &str, most: usize) -> Result<Vec<ListedVdisk>> {
+        let mut live = self.live().await?;
+        live.retain(|(name, _)| name.as_str() > after);
+        live.sort_by(|(one, _), (other, _)| one.cmp(other));
+        live.truncate(most);
+        let mut all = Vec::new();
+        for (name, row) in live {
+            let origin = match row.origin {
+                0 => None,
+                vdisk => {
+                    let origin = self.tables.get::<VdiskRow>(&vdisk.to_be_bytes()).await?;
+                    let name = origin.map(|origin| origin.name).unwrap_or_default();
+                    let label = self.label(vdisk, row.origin_number).await?;
+                    let snapshot = label.unwrap_or_else(|| row.origin_number.to_string());
+                    Some(format!("{name}@{snapshot}"))
+                }
+            };
+            let VdiskRow { size: size_bytes, made_unix_s, .. } = row;
+            all.push(ListedVdisk { name, size_bytes, origin, made_unix_s });
+        }
+        Ok(all)
+    }
+
+    /// Lists up to `most` snapshots of a vdisk with numbers from `from` on.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk; those of reads of tables.
+    pub async fn snapshots(
+        &self,
+        name: &VdiskName,
+        from: Number,
+        most: usize,
+    ) -> Result<Vec<ListedSnapshot>> {
+        let version = VersionName { vdisk: name.clone(), snapshot: None };
+        let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
+        let (mut all, mut next) = (Vec::new(), Some(snapshot_key(id.vdisk, from)));
+        while let Some(key) = next.filter(|_| all.len() < most) {
+            let wanted = (most - all.len()).min(PAGE_ROWS_MAX);
+            let (rows, rest) = self.tables.page::<SnapshotRow>(&key, wanted).await?;
+            next = rest.filter(|_| rows.last().is_some_and(|row| row.vdisk == id.vdisk));
+            for row in rows.into_iter().filter(|row| row.vdisk == id.vdisk && is_named(row)) {
+                let label = match row.flags.0 & SnapshotFlags::DETAILS.0 {
+                    0 => None,
+                    _ => self.label(id.vdisk, row.number).await?,
+                };
+                let SnapshotRow { number, size: size_bytes, taken_unix_us, holds, .. } = row;
+                all.push(ListedSnapshot { number, label, size_bytes, taken_unix_us, holds });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the names and rows of all vdisks.
+    async fn live(&self) -> Result<Vec<(String, VdiskRow)>> {
+        let mut all = Vec::new();
+        for named in self.tables.all_of::<NameRow>(&[]).await? {
+            if named.state != NameState::LIVE {
+                continue;
+            }
+            if let Some(row) = self.tables.get::<VdiskRow>(&named.vdisk.to_be_bytes()).await? {
+                all.push((named.name, row));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the label of a snapshot, if it has one.
+    async fn label(&self, vdisk: u64, number: Number) -> Result<Option<String>> {
+        let details = self.tables.get::<DetailRow>(&snapshot_key(vdisk, number)).await?;
+        Ok(details.map(|details| details.label).filter(|label| !label.is_empty()))
+    }
+}
