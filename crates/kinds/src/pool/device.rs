@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
-use ::pool::live::{ListedSnapshot, ListedVdisk, Pool, VersionId};
+use ::pool::live::{self, Blocks, ListedSnapshot, ListedVdisk, Pool, VersionId};
 use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
+use block::control::state::{Check, Checked};
 use block::control::{Command, Reply, VerbInfo, volume};
 use block::env::LocalFuture;
 use block::{
@@ -34,6 +35,9 @@ impl PoolDevice {
 
     async fn carry_out(&self, command: &Command) -> Result<Reply> {
         let pool = self.opening.pool().await?;
+        if command.is::<Check>() {
+            return pool.check().await.map(|checked| Reply::of::<Check>(report_of(checked)));
+        }
         if let Some(args) = command.args::<Snapshot>() {
             let numbers = snapshot(pool, args).await?;
             return Ok(Reply::of::<Snapshot>(Snapshots { numbers }));
@@ -78,6 +82,25 @@ impl PoolDevice {
         pool.flush().await?;
         command.done(Ok(())).await
     }
+}
+
+/// Returns the report of a check for people.
+fn report_of(checked: live::Checked) -> Checked {
+    let live::Checked { vdisks, damage, lost, leaked } = checked;
+    let mut wrong = damage;
+    let range = |(first, count): Blocks, words: &str| {
+        format!("{count} blocks at block {} of extent {} {words}", first.offset(), first.extent())
+    };
+    wrong.extend(lost.into_iter().map(|blocks| range(blocks, "are in use, and free to others")));
+    let is_damaged = !wrong.is_empty();
+    let leaked = leaked.unwrap_or_default().into_iter();
+    wrong.extend(leaked.map(|blocks| range(blocks, "belong to no virtual disk, and are not free")));
+    let health = match (is_damaged, wrong.is_empty()) {
+        (true, _) => Health::Failed,
+        (false, false) => Health::Degraded,
+        (false, true) => Health::Ok,
+    };
+    Checked { health, summary: format!("the maps of {vdisks} virtual disks"), wrong }
 }
 
 fn vdisk_view(listed: ListedVdisk) -> VdiskView {

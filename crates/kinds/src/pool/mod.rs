@@ -26,6 +26,7 @@ use std::rc::Rc;
 use ::pool::BLOCK_BYTES;
 use ::pool::cell::PoolCell;
 use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
+use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
 use block::units::write_size;
@@ -41,6 +42,7 @@ use verbs::{CloneOf, ListSnapshots, ListVdisks, Snapshot};
 
 /// Commands of a pool.
 const VERBS: &[&VerbInfo] = &[
+    Check::INFO,
     volumes::Create::INFO,
     volumes::Remove::INFO,
     volumes::Resize::INFO,

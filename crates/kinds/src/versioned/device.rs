@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use ::pool::live::Pool;
 use ::pool::name::VersionName;
+use block::control::state::Check;
 use block::control::{Command, Reply, Resolved, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
 use block::{
@@ -92,7 +93,9 @@ impl Device for Versioned {
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
-        let command = if let Some(args) = command.args::<Snapshot>() {
+        let command = if command.is::<Check>() {
+            command
+        } else if let Some(args) = command.args::<Snapshot>() {
             let mut vdisks: Vec<_> = args.vdisks.iter().map(|name| in_pool(name)).collect();
             if vdisks.is_empty() {
                 vdisks.push(only_vdisk().to_string());

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use ::pool::BLOCK_BYTES;
 use ::pool::name::VdiskName;
 use ::pool::rows::VDISK_BYTES_MAX;
+use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
 use block::units::write_size;
@@ -33,7 +34,8 @@ use crate::pool::{CACHE, cache_bytes, describe, faults_below, volume};
 use device::Versioned;
 
 /// Commands of a versioned device.
-const VERBS: &[&VerbInfo] = &[volumes::Remove::INFO, Snapshot::INFO, ListSnapshots::INFO];
+const VERBS: &[&VerbInfo] =
+    &[Check::INFO, volumes::Remove::INFO, Snapshot::INFO, ListSnapshots::INFO];
 
 /// The kind `versioned`: a device with snapshots.
 pub const KIND: Kind = Kind {

@@ -1,6 +1,6 @@
 //! The check of a pool: compares the blocks that its trees refer to with the blocks in use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use block::Result;
@@ -10,42 +10,118 @@ use super::pool::Inner;
 use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
-use crate::map::{BLOCKS_MAX, Content as Blocks, Found, Layer, Reader, Root, Scan, nodes_after};
+use crate::map::{self, BLOCKS_MAX, Content as Found, Layer, Reader, Root, Scan, nodes_after};
+use crate::space::bits::Bits;
 use crate::rows::{Table, TreeRow, VdiskRow};
 use crate::{Address, NUMBER_MAX};
+
+/// Adjacent blocks: the address of the first, and their number.
+pub type Blocks = (Address, u64);
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Checked {
+    /// Number of vdisks.
+    pub vdisks: u64,
+    /// Damage of trees, with the vdisks that it concerns.
+    pub damage: Vec<String>,
     /// Blocks that a tree refers to, and that are free.
-    pub lost: Vec<Address>,
-    /// Blocks in use that no tree refers to.
-    pub leaked: Vec<Address>,
+    pub lost: Vec<Blocks>,
+    /// Blocks in use that no tree refers to. `None` if they are unknown: the pool is open for reading, and has changes
+    /// that no checkpoint has merged; or a tree is damaged.
+    pub leaked: Option<Vec<Blocks>>,
+}
+
+/// A set of blocks.
+#[derive(Default)]
+struct Marks(BTreeMap<u64, Bits>);
+
+impl Marks {
+    /// Adds the blocks of a run, which is in one extent.
+    fn add(&mut self, extent_blocks: u32, address: Address, blocks: u64) {
+        let extent = self.0.entry(address.extent()).or_insert_with(|| Bits::new(extent_blocks));
+        let end = (u64::from(address.offset()) + blocks).min(extent_blocks.into()) as u32;
+        extent.set(address.offset(), end - address.offset(), true);
+    }
+
+    /// Returns the blocks that are not in `other`.
+    fn without(&self, other: &Self) -> Vec<Blocks> {
+        let mut all = Vec::new();
+        for (extent, bits) in &self.0 {
+            let mut rest = bits.clone();
+            let others = other.0.get(extent);
+            let mut at = 0;
+            while let Some((first, count)) = others.and_then(|others| others.next_run(at)) {
+                rest.set(first, count, false);
+                at = first + count;
+            }
+            at = 0;
+            while let Some((first, count)) = rest.next_run(at) {
+                let address = Address::new(*extent, first).expect("an extent of the pool");
+                all.push((address, u64::from(count)));
+                at = first + count;
+            }
+        }
+        all
+    }
 }
 
 /// Blocks that trees refer to.
-#[derive(Default)]
 struct Reached {
-    data: BTreeSet<u64>,
-    nodes: BTreeSet<u64>,
+    extent_blocks: u32,
+    data: Marks,
+    nodes: Marks,
+}
+
+impl Reached {
+    fn new(extent_blocks: u32) -> Self {
+        Self { extent_blocks, data: Marks::default(), nodes: Marks::default() }
+    }
+
+    fn data(&mut self, address: Address, blocks: u64) {
+        self.data.add(self.extent_blocks, address, blocks);
+    }
+
+    fn nodes(&mut self, address: Address, blocks: u64) {
+        self.nodes.add(self.extent_blocks, address, blocks);
+    }
 }
 
 impl Inner {
-    /// Compares reachable with used blocks. The pool has no changes since the last checkpoint, and none begins.
+    /// Compares reachable with used blocks. No checkpoint runs. If the pool can be written, it has no changes since the
+    /// last one.
     ///
     /// # Errors
-    /// Those of the device; damage of a node.
+    /// Those of the device for tables.
     pub async fn check(self: &Rc<Self>) -> Result<Checked> {
-        let mut reached = Reached::default();
+        let mut reached = Reached::new(self.room.with(|space| space.extent_blocks()));
+        let mut checked = Checked::default();
         for table in Table::ALL {
             let tree = self.tables.tree(*table);
-            self.reach_nodes(&tree, &mut reached).await?;
+            if let Err(error) = self.reach_nodes(&tree, &mut reached).await {
+                checked.damage.push(format!("the table {table:?}: {error}"));
+            }
         }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
-            let vdisk = self.vdisk(row.vdisk).await?;
-            self.reach_line(&vdisk, &mut reached).await?;
+            checked.vdisks += 1;
+            let reaching = async {
+                let vdisk = self.vdisk(row.vdisk).await?;
+                self.reach_line(&vdisk, &mut reached).await
+            };
+            if let Err(error) = reaching.await {
+                let name = if row.name.is_empty() { "a removed vdisk" } else { &row.name };
+                checked.damage.push(format!("{name}: {error}"));
+            }
         }
-        Ok(self.compare(&reached))
+        let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
+        let used = self.used(reached.extent_blocks);
+        let both = |one: &Reached, other: &Reached| {
+            [one.data.without(&other.data), one.nodes.without(&other.nodes)].concat()
+        };
+        checked.lost = both(&reached, &used);
+        let is_known = checked.damage.is_empty() && !has_changes;
+        checked.leaked = is_known.then(|| both(&used, &reached));
+        Ok(checked)
     }
 
     async fn reach_line(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<()> {
@@ -76,9 +152,9 @@ impl Inner {
     }
 
     async fn reach_nodes(&self, tree: &Root, reached: &mut Reached) -> Result<()> {
-        let mut found = Found::default();
+        let mut found = map::Found::default();
         nodes_after(&Lookups(self.nodes.clone()), tree, 0, &mut found).await?;
-        reached.nodes.extend(found.nodes.iter().map(|node| node.address.bits()));
+        found.nodes.iter().for_each(|node| reached.nodes(node.address, 1));
         Ok(())
     }
 
@@ -87,10 +163,9 @@ impl Inner {
         let mut scan = Scan::new(&store, tree, [0; 4]);
         while let Some(leaf) = scan.next_leaf().await? {
             for entry in (0..leaf.items()).map(|n| leaf.dead(n)) {
-                let all = entry.address.bits()..entry.address.bits() + entry.blocks;
                 match entry.is_node {
-                    true => reached.nodes.extend(all),
-                    false => reached.data.extend(all),
+                    true => reached.nodes(entry.address, entry.blocks),
+                    false => reached.data(entry.address, entry.blocks),
                 }
             }
         }
@@ -104,29 +179,22 @@ impl Inner {
         let mut block = 0;
         while block < BLOCKS_MAX {
             let piece = reader.piece(block, BLOCKS_MAX).await?;
-            if let Blocks::Data { address, .. } = piece.content {
-                reached.data.extend(address.bits()..address.bits() + piece.blocks);
+            if let Found::Data { address, .. } = piece.content {
+                reached.data(address, piece.blocks);
             }
             block += piece.blocks;
         }
         Ok(())
     }
 
-    fn compare(&self, reached: &Reached) -> Checked {
-        let mut used = Reached::default();
+    fn used(&self, extent_blocks: u32) -> Reached {
+        let mut used = Reached::new(extent_blocks);
         for (content, taken) in self.room.with(|space| space.used()) {
-            let all = taken.address.bits()..taken.address.bits() + taken.blocks;
             match content {
-                Content::NODES | Content::SPACE => used.nodes.extend(all),
-                _ => used.data.extend(all),
+                Content::NODES | Content::SPACE => used.nodes(taken.address, taken.blocks),
+                _ => used.data(taken.address, taken.blocks),
             }
         }
-        let minus = |one: &BTreeSet<u64>, other: &BTreeSet<u64>| -> Vec<Address> {
-            one.difference(other).map(|bits| Address::from_bits(*bits)).collect()
-        };
-        let both = |one: &Reached, other: &Reached| {
-            [minus(&one.data, &other.data), minus(&one.nodes, &other.nodes)].concat()
-        };
-        Checked { lost: both(reached, &used), leaked: both(&used, reached) }
+        used
     }
 }

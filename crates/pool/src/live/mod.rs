@@ -33,7 +33,7 @@ mod vdisk;
 mod version;
 
 pub use catalogue::VersionId;
-pub use check::Checked;
+pub use check::{Blocks, Checked};
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};

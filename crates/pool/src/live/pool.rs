@@ -394,10 +394,11 @@ impl Pool {
         self.0.checkpoint(SuperblockFlags(0)).await
     }
 
-    /// Writes a checkpoint, and compares the blocks that trees refer to with the blocks in use.
+    /// Compares the blocks that trees refer to with the blocks in use, after a checkpoint if the pool can be written.
+    /// Reads all nodes, and no data.
     ///
     /// # Errors
-    /// Those of the device; damage of a node.
+    /// Those of the device.
     pub async fn check(&self) -> Result<Checked> {
         let _turn = self.0.names.lock().await;
         if !self.0.is_read_only {

@@ -11,7 +11,7 @@
 //! blocks are free by a record or a root that is not proven, or a read that began before may still use them. The rows on
 //! disk are those of the last cut.
 
-mod bits;
+pub(crate) mod bits;
 mod rows;
 mod waiting;
 
@@ -595,6 +595,11 @@ impl Space {
             let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
             extent.ready.set(address.offset(), blocks as u32, true);
         }
+    }
+
+    /// Returns the number of blocks of an extent.
+    pub fn extent_blocks(&self) -> u32 {
+        self.geometry.extent_blocks()
     }
 
     /// Returns all runs of blocks in use, with the content of their extents, for a check.

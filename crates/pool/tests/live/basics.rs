@@ -1,12 +1,12 @@
 //! Operations of a pool without faults.
 
 use block::ErrorKind;
-use pool::live::Listed;
+use pool::live::{Checked, Listed, Options, Pool};
 use sim::SimWorld;
 use testkit::recorded::Trace;
 
 use crate::scene::{
-    BLOCKS, blank, block_on, bytes, find, label, make, name, names, open, stamps, version,
+    BLOCKS, OPTIONS, cell, blank, block_on, bytes, assert_whole, find, label, make, name, names, open, stamps, version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;
@@ -74,7 +74,7 @@ fn snapshots_and_clones_keep_their_blocks_through_checkpoints_and_openings() {
         let pool = open(&env, &disk).await.unwrap();
         check(&pool).await;
         let checked = pool.check().await.unwrap();
-        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        assert_whole(&checked, "");
         assert_eq!(names(&pool).await.unwrap(), ["gold", "gold@1", "job"]);
         let listed = pool.vdisks("gold", 10).await.unwrap();
         assert_eq!(listed[0].origin.as_deref(), Some("gold@v1"));
@@ -106,14 +106,14 @@ fn space_of_removed_vdisk_comes_back() {
         pool.remove(&version("web@7")).await.unwrap();
         pool.checkpoint().await.unwrap();
         let checked = pool.check().await.unwrap();
-        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        assert_whole(&checked, "");
         pool.remove(&version("web")).await.unwrap();
         let error = pool.find(&version("web")).await.unwrap_err();
         assert_eq!(error.reason(), Some(block::Reason::VolumeGone));
         pool.checkpoint().await.unwrap();
         pool.checkpoint().await.unwrap();
         let checked = pool.check().await.unwrap();
-        assert_eq!((checked.lost, checked.leaked), (Vec::new(), Vec::new()));
+        assert_whole(&checked, "");
         assert_eq!(pool.usage().data_bytes, before.data_bytes);
     });
 }
@@ -146,5 +146,31 @@ fn lists_have_labels_and_pages() {
         assert_eq!(pool.snapshots(&name("a-b"), 1, 100).await.unwrap(), []);
         let error = pool.snapshots(&name("c"), 1, 100).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn check_of_pool_open_for_reading_counts_changes_of_log_as_used() {
+    let world = SimWorld::new(6);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        let web = find(&pool, "web").await;
+        pool.write(&web, 0, bytes(&env, 1, 4)).await.unwrap();
+        pool.checkpoint().await.unwrap();
+        pool.write(&web, 2, bytes(&env, 100, 4)).await.unwrap();
+        pool.flush().await.unwrap();
+        drop((web, pool));
+        let options = Options { read_only: true, ..OPTIONS };
+        let (pool, _) = Pool::open(&env, &disk.lower(), &cell(), options).await.unwrap();
+        let checked = pool.check().await.unwrap();
+        let expected = Checked { vdisks: 1, ..Checked::default() };
+        assert_eq!(checked, expected, "what no checkpoint has merged is neither lost nor leaked");
+        let web = find(&pool, "web").await;
+        let mut content = vec![1, 2, 100, 101, 102, 103];
+        content.resize(BLOCKS as usize, 0);
+        assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), content);
     });
 }

@@ -9,7 +9,7 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::Trace;
 
-use crate::scene::{self, BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
+use crate::scene::{assert_whole, self, BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
 
 const SIZE: u64 = BLOCKS * 4096;
 
@@ -142,8 +142,7 @@ fn run(seed: u64, steps: u64) {
             }
             if draw.below(25) == 0 {
                 let checked = pool.check().await.unwrap();
-                let found = (checked.lost, checked.leaked);
-                assert_eq!(found, (Vec::new(), Vec::new()), "seed {seed}, step {step}");
+                assert_whole(&checked, &format!("seed {seed}, step {step}"));
             }
         }
         model.check(&env, &pool).await;

@@ -7,7 +7,7 @@ use meta::Uuid;
 use pool::BLOCK_BYTES;
 use pool::cell::{CellFlags, PoolCell};
 use pool::geometry::Geometry;
-use pool::live::{Options, Pool, Version};
+use pool::live::{Checked, Options, Pool, Version};
 use pool::name::{Label, VdiskName, VersionName};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
@@ -101,4 +101,10 @@ pub async fn names(pool: &Pool) -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// Checks that a check has found no damage, and no block that is lost or leaked.
+pub fn assert_whole(checked: &Checked, when: &str) {
+    let whole = Checked { vdisks: checked.vdisks, leaked: Some(Vec::new()), ..Checked::default() };
+    assert_eq!(*checked, whole, "{when}");
 }
