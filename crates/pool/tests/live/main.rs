@@ -1,6 +1,8 @@
 //! Tests of an open pool: its model, crashes, and the space that comes back.
 
 mod basics;
+mod concurrent;
 mod crashes;
+mod history;
 mod model;
 mod scene;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{Buf, Env, Result};
+use block::{Buf, Env, Lower, Result};
 use meta::Uuid;
 use pool::BLOCK_BYTES;
 use pool::cell::{CellFlags, PoolCell};
@@ -35,8 +35,12 @@ pub fn cell() -> PoolCell {
 }
 
 pub async fn make(env: &Env, disk: &Rc<Disk>) {
+    make_on(env, &disk.lower()).await;
+}
+
+pub async fn make_on(env: &Env, lower: &Lower) {
     let geometry = Geometry::new(DISK_BYTES as u64).unwrap();
-    Pool::make(env, &disk.lower(), Uuid([7; 16]), geometry).await.unwrap();
+    Pool::make(env, lower, Uuid([7; 16]), geometry).await.unwrap();
 }
 
 pub async fn open(env: &Env, disk: &Rc<Disk>) -> Result<Pool> {
