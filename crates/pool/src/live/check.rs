@@ -11,8 +11,8 @@ use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
 use crate::map::{self, BLOCKS_MAX, Content as Found, Layer, Reader, Root, Scan, nodes_after};
-use crate::space::bits::Bits;
 use crate::rows::{Table, TreeRow, VdiskRow};
+use crate::space::bits::Bits;
 use crate::{Address, NUMBER_MAX};
 
 /// Adjacent blocks: the address of the first, and their number.

@@ -6,7 +6,8 @@ use sim::SimWorld;
 use testkit::recorded::Trace;
 
 use crate::scene::{
-    BLOCKS, OPTIONS, cell, blank, block_on, bytes, assert_whole, find, label, make, name, names, open, stamps, version,
+    BLOCKS, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, label, make, name, names,
+    open, stamps, version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;

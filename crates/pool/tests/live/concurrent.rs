@@ -171,54 +171,57 @@ impl Run {
     /// Compares the pool with the model after an opening, and continues with what is there.
     async fn compare(&self, pool: &Pool, durable: u64, what: &str) {
         let env = self.world.env();
-        let names = scene::names(pool).await.unwrap();
+        let mut found: BTreeMap<String, Content> = BTreeMap::new();
+        for text in scene::names(pool).await.unwrap() {
+            let is = content(&env, pool, &text).await;
+            found.insert(text, is);
+        }
+        self.compare_with(&found, durable, what);
+        assert_whole(&pool.check().await.unwrap(), what);
+    }
+
+    fn compare_with(&self, found: &BTreeMap<String, Content>, durable: u64, what: &str) {
         let mut model = self.model.borrow_mut();
         let mut expected = Vec::new();
         for (vdisk, it) in &mut model.vdisks {
-            let is_there = names.contains(vdisk);
+            let is_there = found.contains_key(vdisk);
             it.life.check(is_there, durable, &format!("{what}: {vdisk}"));
             for (number, snapshot) in &mut it.snapshots {
                 let text = format!("{vdisk}@{number}");
-                let is_kept = names.contains(&text);
+                let is = found.get(&text);
                 if is_there {
-                    snapshot.life.check(is_kept, durable, &format!("{what}: {text}"));
+                    snapshot.life.check(is.is_some(), durable, &format!("{what}: {text}"));
                 }
-                if !is_kept {
-                    continue;
-                }
-                let is = content(&env, pool, &text).await;
+                let Some(is) = is else { continue };
                 let known = snapshot.content.get_or_insert_with(|| is.clone());
-                assert_eq!(*known, is, "{what}: {text}");
+                assert_eq!(known, is, "{what}: {text}");
                 expected.push(text);
             }
-            if is_there {
-                let is = content(&env, pool, vdisk).await;
+            if let Some(is) = found.get(vdisk) {
                 let least = it.history.acknowledged_before(durable);
-                let fits = it.history.fits(&is, least);
+                let fits = it.history.fits(is, least);
                 assert!(fits, "{what}: {vdisk} has {is:?}, not {least} of {:?}", it.history);
-                it.history = History::new(is);
+                it.history = History::new(is.clone());
                 expected.push(vdisk.clone());
             }
         }
         // A snapshot whose answer was not seen is there or not.
-        for text in names.iter().filter(|name| !expected.contains(name)) {
+        for (text, is) in found.iter().filter(|(name, _)| !expected.contains(name)) {
             let (vdisk, number) = text.split_once('@').unwrap_or_else(|| panic!("{what}: {text}"));
             let number: Number = number.parse().unwrap();
             let vdisk = model.vdisk(vdisk);
             let last = vdisk.snapshots.last_key_value().map_or(0, |(last, _)| *last);
             assert!(number > last, "{what}: the number of {text} is used again, or it is back");
-            let content = Some(content(&env, pool, text).await);
+            let content = Some(is.clone());
             vdisk.snapshots.insert(number, Snapshot { life: Life::MADE, content });
         }
         for (vdisk, it) in &mut model.vdisks {
-            it.snapshots.retain(|number, _| names.contains(&format!("{vdisk}@{number}")));
+            it.snapshots.retain(|number, _| found.contains_key(&format!("{vdisk}@{number}")));
             it.snapshots.values_mut().for_each(|snapshot| snapshot.life = Life::MADE);
             (it.life, it.is_busy) = (Life::MADE, false);
         }
-        model.vdisks.retain(|vdisk, _| names.contains(vdisk));
+        model.vdisks.retain(|vdisk, _| found.contains_key(vdisk));
         (model.durable, model.now) = (0, 0);
-        drop(model);
-        assert_whole(&pool.check().await.unwrap(), what);
     }
 
     fn live(&self, what: &str, durable: u64) {
@@ -227,7 +230,8 @@ impl Run {
         block_on(&self.world, self.compare(&pool, durable, what));
         for number in 0..CLIENTS {
             let draw = Stream::new(self.draw.next(), "client", number);
-            let client = Client { env: env.clone(), pool: pool.clone(), model: self.model.clone(), draw };
+            let client =
+                Client { env: env.clone(), pool: pool.clone(), model: self.model.clone(), draw };
             env.spawn("client", async move { client.talk().await });
         }
         let draw = Stream::new(self.draw.next(), "commands", 0);
@@ -275,7 +279,11 @@ impl Client {
                     let is = content(&self.env, &self.pool, &vdisk).await;
                     let model = self.model.borrow();
                     let history = &model.vdisks[&vdisk].history;
-                    assert_eq!(is, history.after(history.batches.len()), "{vdisk} while it is used");
+                    assert_eq!(
+                        is,
+                        history.after(history.batches.len()),
+                        "{vdisk} while it is used"
+                    );
                 }
                 _ => {}
             }
@@ -298,10 +306,12 @@ impl Client {
             block += count + self.draw.below(9);
         }
         let version = self.open(vdisk).await;
-        self.model.borrow_mut().vdisk(vdisk).history.batches.push(Batch {
-            writes: writes.clone(),
-            acknowledged: None,
-        });
+        self.model
+            .borrow_mut()
+            .vdisk(vdisk)
+            .history
+            .batches
+            .push(Batch { writes: writes.clone(), acknowledged: None });
         let requests = writes.iter().map(|write| {
             let (env, pool, version) = (self.env.clone(), self.pool.clone(), version.clone());
             let (block, count, first) = (write.block, write.stamps.len() as u64, write.stamps[0]);
@@ -383,7 +393,8 @@ impl Client {
         let made: Vec<(String, usize, bool)> = {
             let model = self.model.borrow();
             let fits = |it: &&Vdisk| it.life.made.is_some() && it.snapshots.len() < SNAPSHOTS_MAX;
-            let vdisks = model.vdisks.iter().filter(|(_, it)| fits(it) && it.life.removal.is_none());
+            let vdisks =
+                model.vdisks.iter().filter(|(_, it)| fits(it) && it.life.removal.is_none());
             let least = |it: &Vdisk| it.history.acknowledged_before(u64::MAX);
             vdisks.map(|(name, it)| (name.clone(), least(it), it.is_busy)).collect()
         };
@@ -395,8 +406,10 @@ impl Client {
         let names: Vec<_> = chosen.iter().map(|(vdisk, ..)| name(vdisk)).collect();
         let numbers = self.pool.snapshot(&names, None).await.unwrap();
         let at = self.model.borrow_mut().tick();
-        let begun: Vec<History> =
-            chosen.iter().map(|(vdisk, ..)| self.model.borrow().vdisks[vdisk].history.clone()).collect();
+        let begun: Vec<History> = chosen
+            .iter()
+            .map(|(vdisk, ..)| self.model.borrow().vdisks[vdisk].history.clone())
+            .collect();
         for ((vdisk, least, is_busy), (number, history)) in
             chosen.into_iter().zip(numbers.into_iter().zip(begun))
         {

@@ -10,7 +10,9 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::{Disk, Event, Moment, Trace};
 
-use crate::scene::{assert_whole, blank, block_on, bytes, find, make, name, names, open, stamps, version};
+use crate::scene::{
+    assert_whole, blank, block_on, bytes, find, make, name, names, open, stamps, version,
+};
 
 /// Blocks of the vdisks of these tests.
 const BLOCKS: u64 = 12;
@@ -99,7 +101,7 @@ fn look(bytes_left: Vec<u8>, played: &Played, (least, most): (u64, u64), what: &
             "{what}: none of the states {least} to {most}: {is:?}, wanted {possible:?}"
         );
         let checked = pool.check().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_whole(&checked, &what);
+        assert_whole(&checked, what);
         if !is.contains_key("web") {
             return;
         }

@@ -9,7 +9,9 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::Trace;
 
-use crate::scene::{assert_whole, self, BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
+use crate::scene::{
+    self, BLOCKS, assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version,
+};
 
 const SIZE: u64 = BLOCKS * 4096;
 
