@@ -14,7 +14,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("graph", &["block", "engine", "kind", "meta"]),
     ("doctor", &["block", "engine", "graph", "kind", "meta"]),
     ("tls", &["block"]),
-    ("kinds", &["block", "kind", "meta"]),
+    ("kinds", &["block", "kind", "meta", "pool"]),
     ("export", &["block", "engine", "tls", "wire"]),
     ("net", &["block", "kind", "tls", "wire"]),
     ("runtime", &["block"]),

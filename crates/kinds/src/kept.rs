@@ -1,4 +1,4 @@
-//! The state of a device in the labels beneath all of its lowers, for kinds that keep one state on all of them.
+//! The state of a device in the labels beneath all of its lowers, for kinds that keep the same state on all lowers.
 
 use std::rc::Rc;
 
@@ -19,9 +19,9 @@ pub enum Start<'a> {
     State(&'a [u8]),
     /// All disks are new.
     New,
-    /// The disks have no state, and one of them is absent.
+    /// The disks have no state, and a disk is absent.
     Absent,
-    /// The disks have no state, and one of them is not new.
+    /// The disks have no state, and a disk is not new.
     Foreign,
 }
 

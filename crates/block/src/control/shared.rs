@@ -217,7 +217,7 @@ pub mod volume {
     /// Answer to [`Remove`].
     #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Removed {
-        /// Number of volumes that depend on removed ones, whose space stays for them.
+        /// Number of volumes that depend on removed ones. Their space stays for these volumes.
         pub dependants: u64,
     }
 

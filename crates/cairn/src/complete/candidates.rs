@@ -16,7 +16,7 @@ use crate::man;
 use crate::names::Path;
 use crate::registry::REGISTRY;
 
-/// Most volumes of one graph whose names are offered.
+/// Maximum number of offered names of volumes of one graph.
 const VOLUMES_MAX: usize = 1000;
 
 /// The sources of a key, as far as they are the same everywhere.
@@ -144,7 +144,7 @@ pub fn new_member() -> ArgValueCompleter {
     })
 }
 
-/// Returns names of devices, each with a slash, for the name of a new part of such a device.
+/// Returns names of devices, each with a slash, for the name of a new part of the device.
 fn within(
     devices: impl Fn(&Client) -> Option<Vec<Path>> + Clone + Send + Sync + 'static,
 ) -> ArgValueCompleter {

@@ -128,7 +128,7 @@ async fn snapshot(pool: &Pool, args: &SnapshotArgs) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Makes clones of a snapshot, or of a new snapshot of a vdisk. Makes none if one of them cannot be made.
+/// Makes clones of a snapshot, or of a new snapshot of a vdisk. Makes none if a name is taken.
 async fn clone(pool: &Pool, args: &CloneArgs) -> Result<()> {
     let mut origin = VersionName::parse(&args.of)?;
     let names = args.names.iter().map(|name| VdiskName::parse(name));
@@ -209,7 +209,7 @@ impl Device for PoolDevice {
 }
 
 impl PoolDevice {
-    /// Returns the snapshot of which an open would make the clone `name`; `None` if the name asks for no clone.
+    /// Returns the snapshot from which an open would make the clone `name`; `None` if the name asks for no clone.
     async fn origin(&self, name: &VersionName) -> Result<Option<(VersionName, VersionId)>> {
         if name.snapshot.is_some() {
             return Ok(None);

@@ -247,7 +247,7 @@ async fn content(env: &Env, pool: &Pool, text: &str) -> Content {
     scene::stamps(env, pool, &found, BLOCKS).await.unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A client that writes, or the one that gives commands.
+/// A client: one of several that write, or the one that gives commands.
 struct Client {
     env: Env,
     pool: Pool,
@@ -264,7 +264,7 @@ impl Client {
         scene::find(&self.pool, text).await
     }
 
-    /// Writes to vdisks that nobody else uses, and reads them.
+    /// Writes to vdisks that are not in use, and reads them.
     async fn talk(self) {
         loop {
             self.pause(200).await;

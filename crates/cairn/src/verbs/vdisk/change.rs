@@ -112,7 +112,7 @@ pub fn rm(form: Form, names: &[String], yes: bool, how: &How) -> Result {
         let args = volume::Name { name: target.name.clone(), dry_run };
         target.client.command::<volume::Remove>(&target.pool, &args)
     };
-    // Nothing is removed, and nothing is asked, if one of them cannot be removed.
+    // Nothing is removed, and nothing is asked, if any cannot be removed.
     let mut removed = targets.iter().map(|target| remove(target, true)).collect::<Answers>();
     if !how.dry_run && removed.is_ok() {
         confirm(
@@ -137,7 +137,7 @@ type Answers = std::result::Result<Vec<volume::Removed>, api::Problem>;
 #[derive(Serialize)]
 struct Gone {
     name: String,
-    /// Number of clones that keep snapshots of it.
+    /// Number of clones that keep its snapshots.
     clones: u64,
     /// Whether this was a dry run.
     dry_run: bool,
@@ -178,7 +178,7 @@ pub fn clone(form: Form, origin: &str, name: &str, clones: Option<u64>, how: &Ho
     let begun = Instant::now();
     let mut args = CloneArgs { of: of.name.clone(), names: Vec::new(), dry_run: how.dry_run };
     if parts(&of.name).1.is_none() && !how.dry_run && names.len() > CLONES_AT_ONCE {
-        // All of them have one origin.
+        // All clones have one origin.
         let args_of = SnapshotArgs {
             vdisks: vec![of.name.clone()],
             label: None,
@@ -222,7 +222,7 @@ pub fn clone(form: Form, origin: &str, name: &str, clones: Option<u64>, how: &Ho
     })
 }
 
-/// Returns the names of clones: `{n}` stands for 1 and following numbers.
+/// Returns the names of clones: `{n}` is replaced by 1 and following numbers.
 fn names(pattern: &str, clones: Option<u64>) -> Result<Vec<String>> {
     const NUMBER: &str = "{n}";
     match clones {

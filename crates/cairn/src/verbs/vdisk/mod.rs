@@ -60,7 +60,7 @@ enum Verb {
     },
     /// Make virtual disks with the bytes of a snapshot, without a copy
     Clone {
-        /// The snapshot, or a virtual disk, of which a snapshot is taken first
+        /// The snapshot, or a virtual disk: then a snapshot of it is taken first
         #[arg(value_name = "POOL/VDISK[@SNAPSHOT]", add = complete::volume())]
         origin: String,
         /// The clone; with --count, {n} in it stands for a number
