@@ -76,7 +76,7 @@ struct Model {
     counts: Counts,
 }
 
-/// What has happened in all runs.
+/// Numbers of events in all runs.
 #[derive(Default, Debug, Clone, Copy)]
 struct Counts {
     batches: u64,
@@ -205,7 +205,7 @@ impl Run {
                 expected.push(vdisk.clone());
             }
         }
-        // A snapshot whose answer was not seen is there or not.
+        // A snapshot without a received answer is there or not.
         for (text, is) in found.iter().filter(|(name, _)| !expected.contains(name)) {
             let (vdisk, number) = text.split_once('@').unwrap_or_else(|| panic!("{what}: {text}"));
             let number: Number = number.parse().unwrap();
