@@ -161,7 +161,7 @@ pub fn report(opening: &Opening) -> Report {
         report.room = Some(SpaceUse { taken_bytes, of_bytes: taken_bytes + usage.free_bytes });
         if usage.free_bytes == 0 {
             report.health = Health::Limited;
-            report.summary = "no block is free: writes to new blocks fail".to_owned();
+            report.summary = "no block is free: writes wait, then fail".to_owned();
             report.next = Some("remove snapshots or vdisks, or discard unused bytes".to_owned());
         }
     }

@@ -76,6 +76,8 @@ impl Inner {
         let _turn = self.checkpointing.lock().await;
         self.check_writable()?;
         let cut = self.cut();
+        // Records may begin again.
+        self.changed();
         let written = self.write_checkpoint(cut, flags).await;
         written.inspect_err(|error| {
             self.nodes.drop_writes();
@@ -497,7 +499,7 @@ impl Inner {
         for (table, tree) in trees {
             tables[*table as usize] = tree.encode();
         }
-        let counts = self.room.counts();
+        let counts = self.room.with(|space| space.counts());
         Superblock {
             allocator: ALLOCATOR,
             checkpoint,

@@ -7,12 +7,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
-use block::{Buf, Child, OneShot, Op, Result, bail, error, is_zero};
+use block::env::Mono;
+use block::{Buf, Child, Error, ErrorKind, OneShot, Op, Result, bail, error, first, is_zero};
 use crc_fast::CrcAlgorithm;
 use meta::ring::Appended;
 
-use super::pool::Inner;
+use super::pool::{CHANGES_HALF, Inner};
 use super::step::Step;
 use super::vdisk::Vdisk;
 use crate::extent::{ExtentFlags, ExtentHeader};
@@ -37,7 +39,17 @@ pub const SUM_BYTES: u8 = crate::map::SumKind::Crc32c.bytes();
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
+/// Longest time that a write waits for space in a full pool.
+pub const ROOM_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time between two looks of a write that waits for space, if nothing wakes it.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Most writes that wait for space at the same time. Further ones fail at once, so that slots remain for other requests.
+const HELD_MAX: u32 = 16;
+
 /// A change that waits for its record.
+#[derive(Clone)]
 pub enum Change {
     /// Whole blocks of a vdisk get the bytes of a buffer.
     Write(Rc<Vdisk>, u64, Buf),
@@ -64,6 +76,24 @@ pub struct Commits {
     /// The records in flight.
     flights: RefCell<VecDeque<Flight>>,
     has_lander: Cell<bool>,
+    /// Number of writes that wait for space.
+    held: Cell<u32>,
+}
+
+/// Guard of a write that waits for space.
+struct Held<'c>(&'c Cell<u32>);
+
+impl<'c> Held<'c> {
+    fn new(count: &'c Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// The client of a change, with the numbers of its snapshots.
@@ -114,6 +144,51 @@ impl Inner {
     /// # Errors
     /// `NoSpace` without free space; `Limit` for a change that no record can have; errors of writes. After an error of a write the pool takes no further changes.
     pub async fn commit(self: &Rc<Self>, change: Change) -> Result<Vec<Number>> {
+        let Change::Write(..) = &change else { return self.try_commit(change).await };
+        let given = self.room.given();
+        let full = match self.try_commit(change.clone()).await {
+            Err(error) if error.kind() == ErrorKind::NoSpace => error,
+            done => return done,
+        };
+        if self.commits.held.get() >= HELD_MAX {
+            return Err(full);
+        }
+        let _held = Held::new(&self.commits.held);
+        let end = self.env.now().after(ROOM_WITHIN);
+        self.commit_with_room(change, full, given, end).await
+    }
+
+    /// Tries a write again whenever blocks became free, up to `end`. `given` is the number of given blocks before the
+    /// first try, and `full` its error.
+    async fn commit_with_room(
+        self: &Rc<Self>,
+        change: Change,
+        full: Error,
+        mut given: u64,
+        end: Mono,
+    ) -> Result<Vec<Number>> {
+        // Blocks that records have freed need proof, and those of removed versions a checkpoint.
+        self.flush().await?;
+        self.wants_checkpoint.set(true);
+        self.changed();
+        loop {
+            let has_more = || self.room.given() > given || self.check_writable().is_err();
+            // The end of a read may free blocks, too.
+            while !has_more() {
+                if self.env.now() >= end {
+                    return Err(full);
+                }
+                let _ = first(self.changes.until(has_more), self.env.sleep(LOOK_EVERY)).await;
+            }
+            given = self.room.given();
+            match self.try_commit(change.clone()).await {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_commit(self: &Rc<Self>, change: Change) -> Result<Vec<Number>> {
         self.check_writable()?;
         let (bytes, most) = (change.item_bytes(), self.items_max());
         if bytes > most {
@@ -142,7 +217,13 @@ impl Inner {
     async fn lead(self: Rc<Self>) {
         let commits = &self.commits;
         while !commits.queue.borrow().is_empty() {
-            self.changes.until(|| commits.flights.borrow().len() < RECORDS_MAX).await;
+            // Changes in memory are bounded: the running checkpoint ends before more of them begin.
+            let may_begin = || {
+                let is_bounded = self.fresh_changes.get() < CHANGES_HALF;
+                let is_failed = self.check_writable().is_err();
+                commits.flights.borrow().len() < RECORDS_MAX && (is_bounded || is_failed)
+            };
+            self.changes.until(may_begin).await;
             self.log.room().await;
             let mut draft = Draft::default();
             self.fill(&mut draft);

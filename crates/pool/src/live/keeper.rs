@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::first;
 
-use super::pool::{CHANGES_MAX, Inner};
+use super::pool::{CHANGES_HALF, Inner};
 use crate::root::SuperblockFlags;
 
 /// Longest time that acknowledged data stay without a flush.
@@ -13,9 +13,6 @@ const UNFLUSHED_MAX: Duration = Duration::from_secs(5);
 
 /// Time between two looks of the keeper, if nothing wakes it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Changes in memory at which a checkpoint begins: half of the bound.
-const CHANGES_HALF: usize = CHANGES_MAX / 2;
 
 impl Inner {
     /// Starts the keeper.

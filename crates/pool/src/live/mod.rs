@@ -34,6 +34,7 @@ mod version;
 
 pub use catalogue::VersionId;
 pub use check::{Blocks, Checked};
+pub use commit::ROOM_WITHIN;
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};

@@ -31,6 +31,9 @@ pub const ALLOCATOR: u32 = 1;
 /// Most changes in memory: those since the last cut, and those that a checkpoint merges.
 pub const CHANGES_MAX: usize = 1 << 20;
 
+/// Changes in memory at which a checkpoint begins, and above which no record begins.
+pub(super) const CHANGES_HALF: usize = CHANGES_MAX / 2;
+
 /// An open pool. A clone is another handle to the same pool.
 #[derive(Clone)]
 pub struct Pool(pub(super) Rc<Inner>);
@@ -94,8 +97,10 @@ pub struct Usage {
     pub data_bytes: u64,
     /// Bytes of maps and tables.
     pub node_bytes: u64,
-    /// Free bytes.
+    /// Free bytes that data can take now.
     pub free_bytes: u64,
+    /// Other free bytes: kept for maps, or freed and not given away yet.
+    pub kept_bytes: u64,
 }
 
 impl Inner {
@@ -430,12 +435,13 @@ impl Pool {
 
     /// Returns the space in use and free.
     pub fn usage(&self) -> Usage {
-        let counts = self.0.room.counts();
+        let (counts, free) = self.0.room.with(|space| (space.counts(), space.free_for_data()));
         let bytes = |blocks: u64| blocks * u64::from(BLOCK_BYTES);
         Usage {
             data_bytes: bytes(counts.data),
             node_bytes: bytes(counts.nodes),
-            free_bytes: bytes(counts.free),
+            free_bytes: bytes(free),
+            kept_bytes: bytes(counts.free.saturating_sub(free)),
         }
     }
 

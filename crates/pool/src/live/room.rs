@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Result, error};
 
-use crate::space::{Counts, Reading, Space, SpaceRows};
+use crate::space::{Reading, Space, SpaceRows};
 use crate::{Address, BLOCK_BYTES};
 
 /// The space of a pool.
@@ -90,8 +90,8 @@ impl Room {
         each(&mut self.space.borrow_mut())
     }
 
-    /// Returns the numbers of blocks in use.
-    pub fn counts(&self) -> Counts {
-        self.space.borrow().counts()
+    /// Returns the number of blocks that became ready since the opening.
+    pub fn given(&self) -> u64 {
+        self.space.borrow().given()
     }
 }

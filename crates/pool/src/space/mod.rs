@@ -33,6 +33,9 @@ pub use waiting::Reading;
 const NODE_RESERVE_PARTS: u64 = 64;
 const NODE_RESERVE_MIN: usize = 2;
 
+/// Extents that nodes do not take, for the tables of space.
+const SPACE_RESERVE: usize = 1;
+
 /// An extent in use.
 #[derive(Clone, Debug)]
 struct Extent {
@@ -46,6 +49,8 @@ struct Extent {
     ready: Bits,
     /// Free blocks by the rows of the last checkpoint, and by what happened up to the last cut.
     stored: Bits,
+    /// Whether the running checkpoint ends its use: no block of it is in use.
+    is_leaving: bool,
 }
 
 impl Extent {
@@ -53,6 +58,15 @@ impl Extent {
     fn open_all(&mut self, blocks: u32) {
         self.frontier = blocks;
         self.ready.set(1, blocks - 1, true);
+    }
+
+    /// Whether no block is in use, by the rows and in memory, and all may be given away.
+    fn is_empty(&self) -> bool {
+        let below = self.frontier - 1;
+        self.frontier == self.frontier_at_cut
+            && below > 0
+            && self.stored.count() == below
+            && self.ready.count() == below
     }
 }
 
@@ -117,6 +131,8 @@ pub struct Space {
     is_replaying: bool,
     /// Claimed extents whose headers are not written yet.
     claimed: Vec<u64>,
+    /// Number of blocks that became ready since the opening, by which a waiting write notices a change.
+    given: u64,
 }
 
 impl Space {
@@ -142,6 +158,7 @@ impl Space {
             is_cut: false,
             is_replaying: true,
             claimed: Vec::new(),
+            given: 0,
         };
         for extent in log {
             space.claim(extent, Content::LOG);
@@ -171,6 +188,11 @@ impl Space {
         if self.unused.remove(&row.extent).is_none() {
             return Err(format!("extent {} twice, or in the log", row.extent));
         }
+        if row.frontier == 1 && row.content != Content::SPACE {
+            // It has no content, and may get another one.
+            self.unused.insert(row.extent, row.generation + 1);
+            return Ok(());
+        }
         let mut extent = Extent {
             content: row.content,
             generation: row.generation,
@@ -178,6 +200,7 @@ impl Space {
             frontier_at_cut: row.frontier,
             ready: Bits::new(blocks),
             stored: Bits::new(blocks),
+            is_leaving: false,
         };
         if row.content == Content::SPACE {
             extent.open_all(blocks);
@@ -264,6 +287,16 @@ impl Space {
         self.counts
     }
 
+    /// Returns the number of free blocks that data can take now. The other free blocks are kept for nodes, or wait.
+    pub fn free_for_data(&self) -> u64 {
+        let end = self.geometry.extent_blocks();
+        let is_data = |it: &&Extent| it.content == Content::DATA && !it.is_leaving;
+        let room = |it: &Extent| u64::from(it.ready.count() + end - it.frontier);
+        let in_use: u64 = self.extents.values().filter(is_data).map(room).sum();
+        let unused = self.unused.len().saturating_sub(self.node_reserve()) as u64;
+        in_use + unused * u64::from(end - 1)
+    }
+
     /// Returns the first byte on the device of a block; `None` if its extent has no such block.
     pub fn byte_of(&self, address: Address) -> Option<u64> {
         self.geometry.byte_of(address)
@@ -279,6 +312,7 @@ impl Space {
             frontier_at_cut: 1,
             ready: Bits::new(blocks),
             stored: Bits::new(blocks),
+            is_leaving: false,
         };
         if content == Content::SPACE {
             extent.open_all(blocks);
@@ -319,8 +353,12 @@ impl Space {
         }
     }
 
+    /// Returns the number of extents that data do not take: enough for the nodes of a first checkpoint of a pool full of
+    /// data, and for a checkpoint that writes all present nodes anew.
     fn node_reserve(&self) -> usize {
-        NODE_RESERVE_MIN.max((self.geometry.extents / NODE_RESERVE_PARTS) as usize)
+        let first = (self.geometry.extents / NODE_RESERVE_PARTS) as usize;
+        let anew = (self.counts.nodes * 3 / 2).div_ceil(u64::from(self.geometry.extent_blocks()));
+        first.max(NODE_RESERVE_MIN + anew as usize)
     }
 
     /// Takes up to `most` adjacent blocks for data: in order, then from holes.
@@ -345,7 +383,7 @@ impl Space {
     /// # Errors
     /// `NoSpace` if no block is free.
     pub fn take_node(&mut self) -> Result<Address> {
-        let taken = self.take(Content::NODES, 1, 0);
+        let taken = self.take(Content::NODES, 1, SPACE_RESERVE);
         taken
             .map(|taken| taken.address)
             .ok_or_else(|| error!(NoSpace, "the pool has no free block"))
@@ -443,7 +481,7 @@ impl Space {
 
     fn find_hole(&self, content: Content, from: (u64, u32), most: u64) -> Option<Taken> {
         for (number, extent) in self.extents.range(from.0..) {
-            if extent.content != content || extent.ready.count() == 0 {
+            if extent.content != content || extent.is_leaving || extent.ready.count() == 0 {
                 continue;
             }
             let start = if *number == from.0 { from.1 } else { 0 };
@@ -523,9 +561,14 @@ impl Space {
                 Ok(())
             }
             // The last checkpoint has the claim, too.
-            false if self.extents.contains_key(&row.extent) => Ok(()),
+            false if self.claims(row) => Ok(()),
             false => Err(format!("extent {}", row.extent)),
         }
+    }
+
+    /// Whether the extent of a claim has this claim or a later one.
+    fn claims(&self, row: &ExtentRow) -> bool {
+        self.extents.get(&row.extent).is_some_and(|extent| extent.generation >= row.generation)
     }
 
     /// Gives back blocks that no record names, because their write was refused.
@@ -594,7 +637,13 @@ impl Space {
         while let Some(Taken { address, blocks }) = self.waiting.next_ready() {
             let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
             extent.ready.set(address.offset(), blocks as u32, true);
+            self.given += blocks;
         }
+    }
+
+    /// Returns the number of blocks that became ready since the opening.
+    pub fn given(&self) -> u64 {
+        self.given
     }
 
     /// Returns the number of blocks of an extent.

@@ -1,6 +1,8 @@
 //! The rows of a checkpoint: the extents and their free blocks at its cut.
 
 use super::Space;
+use super::bits::Bits;
+use crate::extent::Content;
 use crate::rows::{ExtentRow, FREE_ROW_BLOCKS, FreeRow};
 
 /// Rows that a checkpoint writes again.
@@ -24,8 +26,35 @@ impl Space {
 
     /// Returns the most rows that the running checkpoint writes: of extents and of free blocks. Blocks for nodes that
     /// are taken later may add some.
-    pub fn rows_max(&self) -> usize {
+    pub fn rows_max(&mut self) -> usize {
+        self.find_leaving();
         self.changed.values().map(|rows| rows.len() + 1).sum()
+    }
+
+    /// Finds the extents without a block in use. Their rows get the frontier 1, and all their rows of free blocks go.
+    /// They may be claimed anew, for any content, when the root counts.
+    fn find_leaving(&mut self) {
+        let is_open = |number: &u64, open: Option<u64>| open == Some(*number);
+        for (number, extent) in &mut self.extents {
+            let is_kind = matches!(extent.content, Content::DATA | Content::NODES);
+            let is_open = is_open(number, self.open_data) || is_open(number, self.open_nodes);
+            if !is_kind || is_open || extent.is_leaving || !extent.is_empty() {
+                continue;
+            }
+            extent.is_leaving = true;
+            let rows = 1 / FREE_ROW_BLOCKS..=(extent.frontier - 1) / FREE_ROW_BLOCKS;
+            self.changed.entry(*number).or_default().extend(rows);
+            extent.stored = Bits::new(1);
+            extent.frontier_at_cut = 1;
+        }
+    }
+
+    /// Ends the use of the extents that the counting root has without content.
+    fn leave(&mut self) {
+        for (number, extent) in self.extents.extract_if(.., |_, extent| extent.is_leaving) {
+            self.given += u64::from(extent.frontier - 1);
+            self.unused.insert(number, extent.generation + 1);
+        }
     }
 
     /// Returns the rows of the running checkpoint, with the blocks that it has taken and freed so far.
@@ -51,6 +80,7 @@ impl Space {
         for late in std::mem::take(&mut self.late) {
             self.store(late.address, late.blocks, late.is_free, false);
         }
+        self.leave();
         self.waiting.counted();
         self.give();
     }

@@ -3,6 +3,7 @@
 mod basics;
 mod concurrent;
 mod crashes;
+mod full;
 mod history;
 mod model;
 mod scene;

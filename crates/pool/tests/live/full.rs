@@ -1,0 +1,69 @@
+//! Pools without free space.
+
+use block::{ErrorKind, Result};
+use pool::live::Pool;
+use sim::SimWorld;
+use sim::draw::Stream;
+use testkit::recorded::Trace;
+
+use crate::scene::{
+    assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version,
+};
+
+/// Blocks of a vdisk that is larger than the pool.
+const BLOCKS: u64 = 8192;
+
+/// Writes random blocks until one finds no space. Returns the number of writes that succeeded.
+async fn fill(env: &block::Env, pool: &Pool, vdisk: &str, draw: &Stream) -> (u64, Result<()>) {
+    let head = find(pool, vdisk).await;
+    for count in 0..BLOCKS {
+        let block = draw.below(BLOCKS);
+        let written = pool.write(&head, block, bytes(env, 1_000_000 + block, 1)).await;
+        if written.is_err() {
+            return (count, written);
+        }
+    }
+    panic!("a vdisk that is larger than its pool was filled");
+}
+
+#[test]
+fn full_pool_refuses_writes_and_has_space_again_after_removals() {
+    let world = SimWorld::new(11);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    let draw = Stream::new(11, "blocks", 0);
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        let mut first = 0;
+        for round in 0..8 {
+            let vdisk = format!("v{round}");
+            pool.create(&name(&vdisk), BLOCKS * 4096).await.unwrap();
+            let begun = env.now();
+            let (count, result) = fill(&env, &pool, &vdisk, &draw).await;
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            assert!(env.now().since(begun) >= pool::live::ROOM_WITHIN, "a write waits for space");
+            assert_eq!(pool.usage().free_bytes, 0);
+            if round == 0 {
+                first = count;
+            }
+            assert!(count > first * 3 / 4, "round {round}: {count} of {first}");
+            // All else continues.
+            pool.flush().await.unwrap();
+            pool.checkpoint().await.unwrap();
+            let head = find(&pool, &vdisk).await;
+            let is = stamps(&env, &pool, &head, BLOCKS).await.unwrap();
+            let wrong = (0..).zip(&is).find(|(block, is)| **is != 0 && **is != 1_000_000 + block);
+            assert_eq!(wrong, None);
+            pool.zero(&head, 0, BLOCKS / 2).await.unwrap();
+            assert_whole(&pool.check().await.unwrap(), &vdisk);
+            pool.remove(&version(&vdisk)).await.unwrap();
+        }
+        pool.checkpoint().await.unwrap();
+        pool.checkpoint().await.unwrap();
+        assert_eq!(pool.usage().data_bytes, 0);
+        drop(pool);
+        let pool = open(&env, &disk).await.unwrap();
+        assert_whole(&pool.check().await.unwrap(), "after all");
+    });
+}
