@@ -12,6 +12,7 @@ use std::time::Duration;
 use block::env::Mono;
 use block::{Buf, Child, Error, ErrorKind, OneShot, Op, Result, bail, error, first, is_zero};
 use crc_fast::CrcAlgorithm;
+use meta::io::{step, write_all};
 use meta::ring::Appended;
 
 use super::pool::{CHANGES_HALF, Inner};
@@ -112,6 +113,9 @@ struct Draft {
     items: Vec<u8>,
     count: u32,
     steps: Vec<Step>,
+    /// Places of data, and their bytes.
+    data: Vec<(Address, Buf)>,
+    /// Writes of headers of extents.
     writes: Vec<Child>,
     answers: Vec<Answer>,
     data_bytes: usize,
@@ -297,8 +301,8 @@ impl Inner {
         Ok(Vec::new())
     }
 
-    /// Gives the blocks of a write their places, and then starts the writes of their bytes. No write of a refused change
-    /// is started, because its places may be given to the next change.
+    /// Gives the blocks of a write their places. The bytes of a refused change are not written, because its places may be
+    /// given to the next change.
     fn add_write(
         &self,
         draft: &mut Draft,
@@ -330,10 +334,9 @@ impl Inner {
         }
         self.add_claims(draft)?;
         for RunChange { run, .. } in runs.iter().filter(|change| change.run.kind.has_blocks()) {
-            let range = self.room.range(run.address, run.blocks)?;
             let from = (run.block - block) as usize * BLOCK;
-            let part = data.slice(from..from + range.len() as usize);
-            draft.writes.push(self.lower.start(Op::write(range, part)));
+            let part = data.slice(from..from + run.blocks as usize * BLOCK);
+            draft.data.push((run.address, part));
         }
         draft.data_bytes += data.len();
         draft.put_runs(vdisk, runs);
@@ -410,10 +413,51 @@ impl Inner {
         Ok(numbers)
     }
 
+    /// Starts the writes of the data of a record. Bytes with adjacent places are written together.
+    fn start_data(&self, data: &[(Address, Buf)]) -> Result<Vec<Child>> {
+        let most = step(&self.lower) / BLOCK * BLOCK;
+        let mut writes = Vec::new();
+        let mut from = 0;
+        while from < data.len() {
+            let (first, bytes) = (data[from].0, &data[from].1);
+            let (mut to, mut len) = (from + 1, bytes.len());
+            while let Some((address, next)) = data.get(to)
+                && address.bits() == first.bits() + (len / BLOCK) as u64
+                && len + next.len() <= most
+            {
+                (to, len) = (to + 1, len + next.len());
+            }
+            // Without a free buffer each part is a write of its own.
+            let gathered = if to > from + 1 { self.env.buf(len).ok() } else { None };
+            match gathered {
+                Some(buf) => {
+                    let mut at = 0;
+                    for (_, part) in &data[from..to] {
+                        buf.write()[at..at + part.len()].copy_from_slice(&part.read());
+                        at += part.len();
+                    }
+                    let range = self.room.range(first, (len / BLOCK) as u64)?;
+                    writes.push(self.lower.start(Op::write(range, buf)));
+                }
+                None => {
+                    for (address, part) in &data[from..to] {
+                        let range = self.room.range(*address, (part.len() / BLOCK) as u64)?;
+                        writes.extend(write_all(&self.lower, range.start(), part));
+                    }
+                }
+            }
+            from = to;
+        }
+        Ok(writes)
+    }
+
     /// Sends a record. One task waits for the records in flight, in their order.
     fn send(self: &Rc<Self>, draft: Draft) {
-        let Draft { items, count, steps, writes, answers, .. } = draft;
-        let appended = self.log.append(&items, count, writes);
+        let Draft { items, count, steps, data, mut writes, answers, .. } = draft;
+        let appended = self.start_data(&data).and_then(|data| {
+            writes.extend(data);
+            self.log.append(&items, count, writes)
+        });
         self.commits.flights.borrow_mut().push_back(Flight { appended, steps, answers });
         if !self.commits.has_lander.replace(true) {
             let pool = self.clone();
