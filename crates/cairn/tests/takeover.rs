@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use api::Status;
 use common::load::Load;
 use common::machine::{Background, Name, is_root, noise, run};
 use common::manager::Manager;
@@ -219,6 +220,8 @@ fn planned_restart_keeps_client_connections() {
     let load = Load::of_nbd(&dir, "nbd+unix:///vol?socket=vol.sock");
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(700));
+        let connections = || dir.json::<Vec<Status>>(0, &["status"])[0].connections;
+        until("fio has connected", || connections() > 0);
         assert_eq!(manager.replace(), 0, "{}", manager.log());
         assert_eq!(manager.names(), ["listener", "connection/0", "connections"]);
         manager.start(&serve);

@@ -32,6 +32,12 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
         text.push_str(note);
         text.push('\n');
     }
+    let pools = planned.nodes.iter().filter(|node| {
+        node.kind.capabilities.holds_volumes && node.kind.name == kinds::pool::KIND.name
+    });
+    for pool in pools {
+        let _ = writeln!(text, "{0}: cairn vdisk create {0}/NAME SIZE", pool.name);
+    }
     if let Some((at, name)) = first(planned) {
         let (uri, qemu) = (try_uri(at, name), qemu(at, name));
         let is_attached = attached.iter().any(|one| one.export == name);

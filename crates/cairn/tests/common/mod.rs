@@ -94,8 +94,8 @@ impl Dir {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut reader = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
-        // The line for fio is the last one.
-        while !banner.contains("fio ") {
+        // The last line is an example for fio, or for a virtual disk of a pool.
+        while !banner.contains("fio ") && !banner.contains("cairn vdisk create ") {
             let before = banner.len();
             reader.read_line(&mut banner).unwrap();
             if banner.len() == before {

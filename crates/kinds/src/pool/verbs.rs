@@ -9,7 +9,7 @@ pub struct Snapshot;
 /// Arguments of [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotArgs {
-    /// Names of the vdisks.
+    /// Names of the vdisks. The empty name is that of a versioned device itself.
     pub vdisks: Vec<String>,
     /// Label of the snapshots, such as `monday`; without one they have only numbers.
     #[serde(default)]
@@ -114,7 +114,7 @@ pub struct ListSnapshots;
 /// Arguments of [`ListSnapshots`]: a page of the list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotsFrom {
-    /// Name of the vdisk.
+    /// Name of the vdisk, as in [`SnapshotArgs`].
     pub vdisk: String,
     /// Only snapshots from this number on are listed; 1 for the first page.
     pub from: u64,

@@ -70,6 +70,11 @@ async fn find(pool: &Pool) -> Result<::pool::live::VersionId> {
     })
 }
 
+/// Returns the name of a vdisk in the pool: the only one for an empty name, or the clone `name`.
+fn vdisk(name: &str) -> String {
+    if name.is_empty() { only_vdisk().to_string() } else { in_pool(name) }
+}
+
 /// Returns the name in the pool of the volume `name`.
 fn in_pool(name: &str) -> String {
     format!("{}@{name}", only_vdisk())
@@ -96,10 +101,7 @@ impl Device for Versioned {
         let command = if command.is::<Check>() {
             command
         } else if let Some(args) = command.args::<Snapshot>() {
-            let mut vdisks: Vec<_> = args.vdisks.iter().map(|name| in_pool(name)).collect();
-            if vdisks.is_empty() {
-                vdisks.push(only_vdisk().to_string());
-            }
+            let vdisks = args.vdisks.iter().map(|name| vdisk(name)).collect();
             Command::new::<Snapshot>(SnapshotArgs { vdisks, ..args.clone() })
         } else if let Some(volumes::Name { name, dry_run }) = command.args::<volumes::Remove>() {
             Command::new::<volumes::Remove>(volumes::Name {
@@ -107,10 +109,7 @@ impl Device for Versioned {
                 dry_run: *dry_run,
             })
         } else if let Some(args) = command.args::<ListSnapshots>() {
-            let vdisk = match args.vdisk.as_str() {
-                "" => only_vdisk().to_string(),
-                clone => in_pool(clone),
-            };
+            let vdisk = vdisk(&args.vdisk);
             Command::new::<ListSnapshots>(SnapshotsFrom { vdisk, ..args.clone() })
         } else {
             return Box::pin(std::future::ready(Err(command.unknown_to("a versioned device"))));

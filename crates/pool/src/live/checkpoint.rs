@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use block::Result;
+use block::{OneShot, Result};
 use meta::ring::Position;
 
 use super::catalogue::VersionId;
@@ -73,6 +73,17 @@ impl Inner {
     /// # Errors
     /// The first error of the device, after which the pool takes no changes.
     pub async fn checkpoint(self: &Rc<Self>, flags: SuperblockFlags) -> Result<()> {
+        // Once begun, it runs to its end, even if the caller does not wait for it any more.
+        let (pool, done) = (self.clone(), Rc::new(OneShot::default()));
+        let (answer, task) = (done.clone(), self.tasks.enter());
+        self.env.spawn("a checkpoint of a pool", async move {
+            let _task = task;
+            answer.set(pool.run_checkpoint(flags).await);
+        });
+        done.wait().await
+    }
+
+    async fn run_checkpoint(self: &Rc<Self>, flags: SuperblockFlags) -> Result<()> {
         let _turn = self.checkpointing.lock().await;
         self.check_writable()?;
         let cut = self.cut();

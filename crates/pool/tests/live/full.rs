@@ -6,9 +6,7 @@ use sim::SimWorld;
 use sim::draw::Stream;
 use testkit::recorded::Trace;
 
-use crate::scene::{
-    assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version,
-};
+use crate::scene::{assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version};
 
 /// Blocks of a vdisk that is larger than the pool.
 const BLOCKS: u64 = 8192;

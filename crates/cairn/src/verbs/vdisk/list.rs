@@ -8,7 +8,7 @@ use kinds::vdisks::{
 use serde::Serialize;
 
 use super::name::{Target, find_pool, pools};
-use crate::exit::{Exit, Result};
+use crate::exit::Result;
 use crate::out::{Form, columns, since};
 use crate::running::At;
 
@@ -40,13 +40,12 @@ pub fn run(form: Form, of: Option<&str>, at: &At) -> Result {
         return print_vdisks(form, &all);
     };
     let as_pool = find_pool(at, word);
-    if let Ok((client, pool)) = &as_pool
-        && pools(client).contains(&vec![pool.clone()])
-    {
-        return print_vdisks(form, &vdisks(client, pool)?);
-    }
-    let Ok(target) = Target::find(at, word) else {
-        return as_pool.map(|_| Exit::Ok);
+    let target = match (as_pool, Target::find(at, word)) {
+        (_, Ok(target)) => target,
+        (Ok((client, pool)), _) if pools(&client).contains(&vec![pool.clone()]) => {
+            return print_vdisks(form, &vdisks(&client, &pool)?);
+        }
+        (Ok(_), Err(failure)) | (Err(failure), _) => return Err(failure),
     };
     let snapshots = snapshots(&target)?;
     form.print(&snapshots, || {
@@ -88,7 +87,10 @@ fn snapshots(target: &Target) -> Result<Vec<Snapshot>> {
         let is_last = page.len() < PAGE_MAX;
         all.extend(page.into_iter().map(|view| {
             let name = view.label.clone().unwrap_or_else(|| view.number.to_string());
-            Snapshot { export: format!("{}@{name}", target.export()), view }
+            let name = format!("{}@{name}", target.name);
+            let snapshot =
+                Target { name, pool: target.pool.clone(), client: target.client.clone() };
+            Snapshot { export: snapshot.export(), view }
         }));
         let Some(last) = all.last().filter(|_| !is_last) else { return Ok(all) };
         from = last.view.number + 1;

@@ -41,16 +41,16 @@ enum Verb {
     },
     /// List virtual disks, or the snapshots of one
     Ls {
-        /// A pool, or a virtual disk; all pools without it
-        #[arg(value_name = "POOL|POOL/VDISK", add = complete::pool_or_volume())]
+        /// A pool, a virtual disk, or a versioned device; all pools without it
+        #[arg(value_name = "POOL|POOL/VDISK|VERSIONED", add = complete::pool_or_volume())]
         of: Option<String>,
         #[command(flatten)]
         at: At,
     },
-    /// Take a snapshot of virtual disks, of all at one instant
+    /// Take a snapshot of virtual disks or of a versioned device, of all at one instant
     Snap {
         /// The virtual disks, each with the label of its snapshot if it gets one
-        #[arg(value_name = "POOL/VDISK[@LABEL]", required = true, add = complete::volume())]
+        #[arg(value_name = "POOL/VDISK[@LABEL]", required = true, add = complete::pool_or_volume())]
         names: Vec<String>,
         /// Do not wait until the snapshots are durable; the next flush makes them durable
         #[arg(long = "async")]

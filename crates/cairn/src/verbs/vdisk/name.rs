@@ -1,6 +1,9 @@
 //! Names of virtual disks and snapshots on the command line: `vms/web`, `home/vms/web@monday`.
 
 use api::{Client, routes};
+use block::control::Verb;
+use kind::Kind;
+use kinds::vdisks::ListVdisks;
 
 use crate::exit::Result;
 use crate::names::{self, Path};
@@ -13,7 +16,7 @@ pub struct Target {
     pub client: Client,
     /// Name of the pool in the graph.
     pub pool: String,
-    /// Name in the pool.
+    /// Name in the pool. That of a versioned device itself is empty, or that of its new snapshot: `@monday`.
     pub name: String,
 }
 
@@ -23,6 +26,12 @@ impl Target {
     /// # Errors
     /// `Usage` if the name has no pool; as [`At::owner`].
     pub fn find(at: &At, word: &str) -> Result<Self> {
+        let (device, snapshot) = word.split_at(word.find('@').unwrap_or(word.len()));
+        if let Ok((client, device)) = at.owner("a device", device, names::resolve, versioned)
+            && versioned(&client).contains(&vec![device.clone()])
+        {
+            return Ok(Self { client, pool: device, name: snapshot.to_owned() });
+        }
         let Some((pool, name)) = word.rsplit_once('/') else {
             let next = "write POOL/VDISK, such as vms/web; cairn vdisk ls lists them";
             return Err(failure!(Usage, "{word:?} names no pool").next(next));
@@ -31,9 +40,12 @@ impl Target {
         Ok(Self { client, pool, name: name.to_owned() })
     }
 
-    /// Returns the name of the export: `vms/web`.
+    /// Returns the name of the export: `vms/web`; of a versioned device `past`, and of its snapshot `past/monday`.
     pub fn export(&self) -> String {
-        format!("{}/{}", self.pool, self.name)
+        match self.name.strip_prefix('@').unwrap_or(&self.name) {
+            "" => self.pool.clone(),
+            name => format!("{}/{name}", self.pool),
+        }
     }
 
     /// Whether the target is in the pool of `other`.
@@ -52,10 +64,19 @@ pub fn find_pool(at: &At, word: &str) -> Result<(Client, String)> {
 
 /// Returns the names of the graph's devices that hold volumes.
 pub fn pools(client: &Client) -> Vec<Path> {
-    let holds =
-        |kind: &str| REGISTRY.find(kind).is_some_and(|kind| kind.capabilities.holds_volumes);
+    devices(client, |kind| kind.capabilities.holds_volumes)
+}
+
+/// Returns the names of the graph's devices that have bytes of their own and snapshots.
+fn versioned(client: &Client) -> Vec<Path> {
+    let has_lists = |kind: &Kind| kind.verbs.iter().any(|verb| verb.name == ListVdisks::INFO.name);
+    devices(client, |kind| kind.capabilities.holds_volumes && !has_lists(kind))
+}
+
+fn devices(client: &Client, is_it: impl Fn(&Kind) -> bool) -> Vec<Path> {
     let graph = client.get(&routes::GRAPH).ok().into_iter();
-    let nodes = graph.flat_map(|graph| graph.nodes).filter(|node| holds(&node.kind));
+    let nodes = graph.flat_map(|graph| graph.nodes);
+    let nodes = nodes.filter(|node| REGISTRY.find(&node.kind).is_some_and(&is_it));
     nodes.map(|node| vec![node.name]).collect()
 }
 

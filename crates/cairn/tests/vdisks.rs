@@ -1,0 +1,190 @@
+//! Virtual disks under `cairn serve`: `cairn vdisk`, clones that are made when their names are opened, kills of the
+//! server, live changes beneath, and wrong input.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use common::{Dir, tool};
+use serde_json::Value;
+
+const SPEC: &str = r#"name = "g"
+[disk]
+a = { file = "a.img", size = "64MiB", create = true, label = true }
+b = { file = "b.img", size = "64MiB", create = true, label = true }
+[device]
+both = { kind = "mirror", on = ["a", "b"] }
+vms  = { kind = "pool", on = "both" }
+"#;
+
+/// Runs the qemu-io `commands` on the volume `name`, which must all succeed.
+fn io(dir: &Dir, name: &str, commands: &[&str]) {
+    let uri = uri(dir, name);
+    let mut args = vec!["-f", "raw", &uri];
+    let is_snapshot = name.contains('@') || ["vms/monday", "vms/2"].contains(&name);
+    if is_snapshot && !name.contains('+') {
+        args.insert(0, "-r");
+    }
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    let ran = tool(dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{name}: {commands:?}: {ran:?}");
+}
+
+fn uri(dir: &Dir, name: &str) -> String {
+    let all: Vec<Value> = dir.json(0, &["ls"]);
+    let control = all[0]["control"].as_str().unwrap();
+    let socket = control.replace("/control/", "/");
+    format!("nbd+unix:///{name}?socket={socket}")
+}
+
+/// Returns the names of exports that `cairn vdisk ls` lists.
+fn listed(dir: &Dir, args: &[&str]) -> Vec<String> {
+    let all: Vec<Value> = dir.json(0, &[&["vdisk", "ls"], args].concat());
+    all.iter().map(|it| it["export"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn snapshots_and_clones_of_virtual_disk_keep_their_bytes_over_kill_and_live_change() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let serve = dir.serve(&["g.toml"]);
+    dir.text(&["vdisk", "create", "vms/gold", "40G"]);
+    io(&dir, "vms/gold", &["write -P 0xab 1M 2M", "write -P 0x11 512 1024"]);
+    let said = dir.text(&["vdisk", "snap", "vms/gold@v1"]);
+    assert!(said.starts_with("vms/gold@v1  snapshot\n  nbd+unix:///vms/gold@v1?socket="), "{said}");
+    io(&dir, "vms/gold", &["write -P 0xcd 1M 1M", "flush"]);
+    io(&dir, "vms/gold@v1", &["read -P 0xab 1M 2M", "read -P 0x11 512 1k", "read -P 0 3M 64k"]);
+    // The name of a clone makes it.
+    io(&dir, "vms/gold@v1+job", &["read -P 0xab 1M 2M", "write -P 7 0 4k", "flush"]);
+    let said = dir.text(&["vdisk", "clone", "vms/gold@v1", "vms/web-{n}", "--count", "12"]);
+    assert!(said.starts_with("12 clones of vms/gold@v1 in ") && said.ends_with("  and 2 more\n"));
+    serve.signal("KILL");
+    drop(serve);
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, "vms/gold", &["read -P 0xcd 1M 1M", "read -P 0xab 2M 1M"]);
+    io(&dir, "vms/gold@v1", &["read -P 0xab 1M 2M"]);
+    io(&dir, "vms/gold@v1+job", &["read -P 0xab 1M 2M", "read -P 7 0 4k"]);
+    io(&dir, "vms/web-12", &["read -P 0xab 1M 2M", "read -P 0x11 512 1k"]);
+    // A change beneath the pool.
+    let more = SPEC.replace("both = ", "c = { kind = \"pass\", on = \"a\" }\nboth = ");
+    dir.write("more.toml", &more.replace("[\"a\", \"b\"]", "[\"c\", \"b\"]"));
+    dir.text(&["apply", "more.toml"]);
+    io(&dir, "vms/gold@v1+job", &["read -P 0xab 1M 2M", "read -P 7 0 4k", "write -P 8 0 4k"]);
+    assert_eq!(serve.stop().code, 0);
+    let said = dir.text(&["check", "--directory", "."]);
+    assert!(!said.contains("damage"), "{said}");
+    let _serve = dir.serve(&["more.toml"]);
+    io(&dir, "vms/gold@v1+job", &["read -P 8 0 4k"]);
+    let names = listed(&dir, &["vms"]);
+    assert_eq!(names.len(), 14);
+    assert_eq!(names[..2], ["vms/gold", "vms/gold@v1+job"]);
+}
+
+#[test]
+fn vdisk_verbs_list_resize_and_remove() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let _serve = dir.serve(&["g.toml"]);
+    for name in ["vms/db", "vms/log"] {
+        dir.text(&["vdisk", "create", name, "8MiB"]);
+    }
+    io(&dir, "vms/db", &["write -P 1 0 4M", "flush"]);
+    let said = dir.text(&["vdisk", "snap", "vms/db@x", "vms/log@x"]);
+    assert!(said.contains("vms/db@x  snapshot") && said.contains("vms/log@x  snapshot"), "{said}");
+    let said = dir.text(&["vdisk", "snap", "vms/db", "--async"]);
+    assert!(said.starts_with("vms/db@2  snapshot, durable after the next flush"), "{said}");
+    assert_eq!(listed(&dir, &["vms/db"]), ["vms/db@x", "vms/db@2"]);
+    dir.text(&["vdisk", "clone", "vms/db", "vms/copy"]);
+    let all: Vec<Value> = dir.json(0, &["vdisk", "ls"]);
+    assert_eq!(all[0]["origin"], "db@3", "{all:?}");
+    // The clone depends on the snapshot that was taken for it.
+    let said = dir.text(&["vdisk", "rm", "vms/db@3", "--yes"]);
+    assert_eq!(said, "vms/db@3  name removed; its space stays for 1 clone\n");
+    io(&dir, "vms/copy", &["read -P 1 0 4M"]);
+    assert_eq!(listed(&dir, &["vms/db"]), ["vms/db@x", "vms/db@2"]);
+    let said = dir.text(&["vdisk", "resize", "vms/log", "16MiB"]);
+    assert!(said.starts_with("vms/log  16 MiB now"), "{said}");
+    io(&dir, "vms/log", &["write -P 2 15M 1M", "discard 15M 1M"]);
+    dir.text(&["vdisk", "resize", "vms/log", "8MiB"]);
+    let said = dir.text(&["vdisk", "rm", "vms/db", "vms/log@x", "--dry-run"]);
+    let would = "would remove vms/db; its space stays for 1 clone\n\
+                 would remove vms/log@x; its space comes back\n";
+    assert_eq!(said, would);
+    assert_eq!(listed(&dir, &[]), ["vms/copy", "vms/db", "vms/log"]);
+    dir.text(&["vdisk", "rm", "vms/db", "vms/log", "--yes"]);
+    assert_eq!(listed(&dir, &[]), ["vms/copy"]);
+    io(&dir, "vms/copy", &["read -P 1 0 4M"]);
+    let ran = dir.cairn(&["vdisk", "rm", "vms/copy"]);
+    assert_eq!(ran.code, 2, "without a terminal it asks nobody: {ran:?}");
+}
+
+#[test]
+fn wrong_vdisk_commands_are_refused_with_next_step() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let _serve = dir.serve(&["g.toml"]);
+    dir.text(&["vdisk", "create", "vms/web", "8MiB"]);
+    dir.text(&["vdisk", "snap", "vms/web@v1"]);
+    io(&dir, "vms/web", &["write -P 3 4M 64k", "flush"]);
+    let cases: [(&[&str], i32, &str); 17] = [
+        (&["create", "web", "8MiB"], 2, "\"web\" names no pool"),
+        (&["create", "vms/web", "8MiB"], 5, "the vdisk web exists already"),
+        (&["create", "nix/web", "8MiB"], 4, "nix"),
+        (&["create", "vms/web@v2", "8MiB"], 1, "web@v2"),
+        (&["create", "vms/a", "1000"], 1, "1000 bytes are not a multiple of 4096"),
+        (&["create", "vms/a", "0"], 1, "impossible"),
+        (&["create", "vms/a", "512TiB"], 1, "impossible"),
+        (&["snap", "vms/nix"], 4, "the pool has no nix"),
+        (&["snap", "vms/web@v1"], 5, "web@v1 exists already"),
+        (&["snap", "vms/web@v2", "vms/web@v2"], 1, "web is named twice"),
+        (&["snap", "vms/web@7"], 1, "7"),
+        (&["clone", "vms/web@v9", "vms/b"], 4, "the pool has no snapshot web@v9"),
+        (&["clone", "vms/web@v1", "vms/b", "--count", "3"], 2, "does not have {n}"),
+        (&["clone", "vms/web@v1", "vms/web"], 5, "the vdisk web exists already"),
+        (&["resize", "vms/web", "1MiB"], 1, "web has data at byte 4194304, behind the size"),
+        (&["rm", "vms/web@v9", "--yes"], 4, "the pool has no web@v9"),
+        (&["ls", "vms/nix"], 4, "the pool has no nix"),
+    ];
+    for (args, code, words) in cases {
+        for dry_run in [true, false] {
+            let mut args = [&["vdisk"], args].concat();
+            if dry_run && args[1] != "ls" {
+                args.push("--dry-run");
+            }
+            let ran = dir.cairn(&args);
+            assert!(
+                ran.code == code && ran.err.contains(words),
+                "{args:?}: {code} {words}: {ran:?}"
+            );
+        }
+    }
+    // Clients that look for a removed clone do not get a new one.
+    io(&dir, "vms/web@v1+job", &["write -P 1 0 4k"]);
+    dir.text(&["vdisk", "rm", "vms/web@v1+job", "--yes"]);
+    let ran =
+        tool(&dir, "qemu-io", &["-f", "raw", &uri(&dir, "vms/web@v1+job"), "-c", "read 0 4k"]);
+    assert!(ran.code != 0 && ran.err.contains("was removed"), "{ran:?}");
+    dir.text(&["vdisk", "clone", "vms/web@v1", "vms/web@v1+job"]);
+    io(&dir, "vms/web@v1+job", &["read -P 0 0 4k"]);
+    assert_eq!(listed(&dir, &["vms/web"]), ["vms/web@v1"], "no refused command had an effect");
+}
+
+#[test]
+fn versioned_device_keeps_snapshots_inside_of_graph() {
+    let dir = Dir::new();
+    let spec = SPEC.replace("kind = \"pool\"", "kind = \"versioned\", size = \"32MiB\"");
+    dir.write("g.toml", &(spec + "[export]\nvol = { on = \"vms\" }\n"));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, "vol", &["write -P 1 0 8M", "flush"]);
+    let said = dir.text(&["vdisk", "snap", "vms@monday"]);
+    assert!(said.starts_with("vms/monday  snapshot\n  nbd+unix:///vms/monday?socket="), "{said}");
+    io(&dir, "vol", &["write -P 2 0 4M", "flush"]);
+    dir.text(&["vdisk", "snap", "vms"]);
+    io(&dir, "vms/monday", &["read -P 1 0 8M"]);
+    io(&dir, "vms/2", &["read -P 2 0 4M", "read -P 1 4M 4M"]);
+    io(&dir, "vms/monday+test", &["read -P 1 0 8M", "write -P 3 0 1M"]);
+    io(&dir, "vol", &["read -P 2 0 4M", "read -P 1 4M 4M"]);
+    assert_eq!(listed(&dir, &["vms"]), ["vms/monday", "vms/2"]);
+    dir.text(&["vdisk", "rm", "vms/2", "--yes"]);
+    assert_eq!(listed(&dir, &["vms"]), ["vms/monday"]);
+    assert_eq!(serve.stop().code, 0);
+}
