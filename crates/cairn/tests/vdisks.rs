@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Dir, tool};
+use common::{Dir, Serve, tool};
 use serde_json::Value;
 
 const SPEC: &str = r#"name = "g"
@@ -30,10 +30,11 @@ fn io(dir: &Dir, name: &str, commands: &[&str]) {
 }
 
 fn uri(dir: &Dir, name: &str) -> String {
-    let all: Vec<Value> = dir.json(0, &["ls"]);
-    let control = all[0]["control"].as_str().unwrap();
-    let socket = control.replace("/control/", "/");
-    format!("nbd+unix:///{name}?socket={socket}")
+    format!("nbd+unix:///{name}?socket={}", dir.path("s.sock").display())
+}
+
+fn begin(dir: &Dir, spec: &str) -> Serve {
+    dir.serve(&[spec, "--listen", "unix:s.sock"])
 }
 
 /// Returns the names of exports that `cairn vdisk ls` lists.
@@ -46,7 +47,7 @@ fn listed(dir: &Dir, args: &[&str]) -> Vec<String> {
 fn snapshots_and_clones_of_virtual_disk_keep_their_bytes_over_kill_and_live_change() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
-    let serve = dir.serve(&["g.toml"]);
+    let serve = begin(&dir, "g.toml");
     dir.text(&["vdisk", "create", "vms/gold", "40G"]);
     io(&dir, "vms/gold", &["write -P 0xab 1M 2M", "write -P 0x11 512 1024"]);
     let said = dir.text(&["vdisk", "snap", "vms/gold@v1"]);
@@ -59,20 +60,22 @@ fn snapshots_and_clones_of_virtual_disk_keep_their_bytes_over_kill_and_live_chan
     assert!(said.starts_with("12 clones of vms/gold@v1 in ") && said.ends_with("  and 2 more\n"));
     serve.signal("KILL");
     drop(serve);
-    let serve = dir.serve(&["g.toml"]);
+    let serve = begin(&dir, "g.toml");
     io(&dir, "vms/gold", &["read -P 0xcd 1M 1M", "read -P 0xab 2M 1M"]);
     io(&dir, "vms/gold@v1", &["read -P 0xab 1M 2M"]);
     io(&dir, "vms/gold@v1+job", &["read -P 0xab 1M 2M", "read -P 7 0 4k"]);
     io(&dir, "vms/web-12", &["read -P 0xab 1M 2M", "read -P 0x11 512 1k"]);
     // A change beneath the pool.
-    let more = SPEC.replace("both = ", "c = { kind = \"pass\", on = \"a\" }\nboth = ");
-    dir.write("more.toml", &more.replace("[\"a\", \"b\"]", "[\"c\", \"b\"]"));
+    let more = SPEC.replace("vms  = ", "c = { kind = \"pass\", on = \"both\" }\nvms  = ");
+    dir.write("more.toml", &more.replace("\"pool\", on = \"both\"", "\"pool\", on = \"c\""));
     dir.text(&["apply", "more.toml"]);
     io(&dir, "vms/gold@v1+job", &["read -P 0xab 1M 2M", "read -P 7 0 4k", "write -P 8 0 4k"]);
     assert_eq!(serve.stop().code, 0);
-    let said = dir.text(&["check", "--directory", "."]);
-    assert!(!said.contains("damage"), "{said}");
-    let _serve = dir.serve(&["more.toml"]);
+    let ran = dir.cairn(&["check", "--directory", "."]);
+    // The copy of the mirror may be unfinished after the kill.
+    assert!([0, 10].contains(&ran.code), "{ran:?}");
+    assert!(ran.out.contains("vms   pool: ") && !ran.out.contains(": vms: "), "{ran:?}");
+    let _serve = begin(&dir, "more.toml");
     io(&dir, "vms/gold@v1+job", &["read -P 8 0 4k"]);
     let names = listed(&dir, &["vms"]);
     assert_eq!(names.len(), 14);
@@ -83,7 +86,7 @@ fn snapshots_and_clones_of_virtual_disk_keep_their_bytes_over_kill_and_live_chan
 fn vdisk_verbs_list_resize_and_remove() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
-    let _serve = dir.serve(&["g.toml"]);
+    let _serve = begin(&dir, "g.toml");
     for name in ["vms/db", "vms/log"] {
         dir.text(&["vdisk", "create", name, "8MiB"]);
     }
@@ -121,7 +124,7 @@ fn vdisk_verbs_list_resize_and_remove() {
 fn wrong_vdisk_commands_are_refused_with_next_step() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
-    let _serve = dir.serve(&["g.toml"]);
+    let _serve = begin(&dir, "g.toml");
     dir.text(&["vdisk", "create", "vms/web", "8MiB"]);
     dir.text(&["vdisk", "snap", "vms/web@v1"]);
     io(&dir, "vms/web", &["write -P 3 4M 64k", "flush"]);
@@ -129,18 +132,18 @@ fn wrong_vdisk_commands_are_refused_with_next_step() {
         (&["create", "web", "8MiB"], 2, "\"web\" names no pool"),
         (&["create", "vms/web", "8MiB"], 5, "the vdisk web exists already"),
         (&["create", "nix/web", "8MiB"], 4, "nix"),
-        (&["create", "vms/web@v2", "8MiB"], 1, "web@v2"),
-        (&["create", "vms/a", "1000"], 1, "1000 bytes are not a multiple of 4096"),
-        (&["create", "vms/a", "0"], 1, "impossible"),
-        (&["create", "vms/a", "512TiB"], 1, "impossible"),
+        (&["create", "vms/web@v2", "8MiB"], 2, "web@v2"),
+        (&["create", "vms/a", "1000"], 2, "1000 bytes are not a multiple of 4096"),
+        (&["create", "vms/a", "0"], 2, "impossible"),
+        (&["create", "vms/a", "512TiB"], 2, "impossible"),
         (&["snap", "vms/nix"], 4, "the pool has no nix"),
         (&["snap", "vms/web@v1"], 5, "web@v1 exists already"),
-        (&["snap", "vms/web@v2", "vms/web@v2"], 1, "web is named twice"),
-        (&["snap", "vms/web@7"], 1, "7"),
+        (&["snap", "vms/web@v2", "vms/web@v2"], 2, "web is named twice"),
+        (&["snap", "vms/web@7"], 2, "7"),
         (&["clone", "vms/web@v9", "vms/b"], 4, "the pool has no snapshot web@v9"),
         (&["clone", "vms/web@v1", "vms/b", "--count", "3"], 2, "does not have {n}"),
         (&["clone", "vms/web@v1", "vms/web"], 5, "the vdisk web exists already"),
-        (&["resize", "vms/web", "1MiB"], 1, "web has data at byte 4194304, behind the size"),
+        (&["resize", "vms/web", "1MiB"], 2, "web has data at byte 4194304, behind the size"),
         (&["rm", "vms/web@v9", "--yes"], 4, "the pool has no web@v9"),
         (&["ls", "vms/nix"], 4, "the pool has no nix"),
     ];
@@ -173,7 +176,7 @@ fn versioned_device_keeps_snapshots_inside_of_graph() {
     let dir = Dir::new();
     let spec = SPEC.replace("kind = \"pool\"", "kind = \"versioned\", size = \"32MiB\"");
     dir.write("g.toml", &(spec + "[export]\nvol = { on = \"vms\" }\n"));
-    let serve = dir.serve(&["g.toml"]);
+    let serve = begin(&dir, "g.toml");
     io(&dir, "vol", &["write -P 1 0 8M", "flush"]);
     let said = dir.text(&["vdisk", "snap", "vms@monday"]);
     assert!(said.starts_with("vms/monday  snapshot\n  nbd+unix:///vms/monday?socket="), "{said}");

@@ -146,8 +146,8 @@ fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
 pub(crate) fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let PoolCell { pool, bytes, .. } = PoolCell::decode(bytes)?;
     let words = match pool {
-        Some(pool) => format!("pool {pool} of {}", write_size(bytes)),
-        None => format!("pool of {}, being made", write_size(bytes)),
+        Some(pool) => format!("{pool}, {}", write_size(bytes)),
+        None => format!("{}, being made", write_size(bytes)),
     };
     Ok(Summary::whole(words))
 }
