@@ -168,7 +168,7 @@ impl Run {
         durable
     }
 
-    /// Compares the pool with the model after an opening, and continues with what is there.
+    /// Compares the pool with the model after an opening, and continues with the found content.
     async fn compare(&self, pool: &Pool, durable: u64, what: &str) {
         let env = self.world.env();
         let mut found: BTreeMap<String, Content> = BTreeMap::new();
