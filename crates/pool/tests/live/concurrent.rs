@@ -247,7 +247,7 @@ async fn content(env: &Env, pool: &Pool, text: &str) -> Content {
     scene::stamps(env, pool, &found, BLOCKS).await.unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A client: one of several that write, or the one that gives commands.
+/// A client: one of several that write, or a single one for commands.
 struct Client {
     env: Env,
     pool: Pool,
