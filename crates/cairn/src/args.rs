@@ -178,7 +178,7 @@ mod tests {
         };
         let keys = words("add rm change", "key ");
         let (device, job) = (words(DEVICE, "device "), words(JOB, "job "));
-        let vdisk = words("create snap clone resize rm", "vdisk ");
+        let vdisk = words("create snap clone keep label resize rm", "vdisk ");
         let changing = words(CHANGING, "");
         for path in [&changing, &keys, &device, &job, &vdisk].into_iter().flatten() {
             assert!(has(path, "dry-run"), "{path} has no --dry-run");

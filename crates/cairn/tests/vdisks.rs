@@ -121,6 +121,36 @@ fn vdisk_verbs_list_resize_and_remove() {
 }
 
 #[test]
+fn virtual_disk_takes_snapshots_by_itself_and_keeps_some() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let _serve = begin(&dir, "g.toml");
+    dir.text(&["vdisk", "create", "vms/db", "8MiB"]);
+    let said = dir.text(&["vdisk", "snap", "vms/db", "--every", "write"]);
+    assert_eq!(said, "vms/db  takes a snapshot with each write from now on\n");
+    io(&dir, "vms/db", &["write -P 1 0 4k", "write -P 2 0 4k", "write -P 3 0 4k", "flush"]);
+    dir.text(&["vdisk", "snap", "vms/db", "--every", "never"]);
+    io(&dir, "vms/db", &["write -P 4 0 4k", "flush"]);
+    assert_eq!(listed(&dir, &["vms/db"]), ["vms/db@1", "vms/db@2", "vms/db@3"]);
+    io(&dir, "vms/db@2", &["read -P 2 0 4k"]);
+    dir.text(&["vdisk", "label", "vms/db@1", "first"]);
+    let said = dir.text(&["vdisk", "keep", "vms/db", "--last", "1", "--dry-run"]);
+    assert_eq!(said, "vms/db  would remove 1 snapshot\n");
+    let said = dir.text(&["vdisk", "keep", "vms/db", "--last", "1"]);
+    assert_eq!(said, "vms/db  1 snapshot removed; their space comes back\n");
+    assert_eq!(listed(&dir, &["vms/db"]), ["vms/db@first", "vms/db@3"]);
+    dir.text(&["vdisk", "clone", "vms/db@first", "vms/a"]);
+    dir.text(&["vdisk", "clone", "vms/a", "vms/b"]);
+    let drawn = dir.text(&["vdisk", "tree", "vms"]);
+    assert_eq!(
+        drawn,
+        "vms/db  8 MiB\n`-- vms/a  8 MiB  of db@first\n    `-- vms/b  8 MiB  of a@2\n"
+    );
+    let all: Vec<Value> = dir.json(0, &["vdisk", "ls"]);
+    assert_eq!((&all[2]["taking"], &all[2]["keep_last"]), (&"by_command".into(), &1.into()));
+}
+
+#[test]
 fn wrong_vdisk_commands_are_refused_with_next_step() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
@@ -128,7 +158,7 @@ fn wrong_vdisk_commands_are_refused_with_next_step() {
     dir.text(&["vdisk", "create", "vms/web", "8MiB"]);
     dir.text(&["vdisk", "snap", "vms/web@v1"]);
     io(&dir, "vms/web", &["write -P 3 4M 64k", "flush"]);
-    let cases: [(&[&str], i32, &str); 17] = [
+    let cases: [(&[&str], i32, &str); 22] = [
         (&["create", "web", "8MiB"], 2, "\"web\" names no pool"),
         (&["create", "vms/web", "8MiB"], 5, "the vdisk web exists already"),
         (&["create", "nix/web", "8MiB"], 4, "nix"),
@@ -146,6 +176,11 @@ fn wrong_vdisk_commands_are_refused_with_next_step() {
         (&["resize", "vms/web", "1MiB"], 2, "web has data at byte 4194304, behind the size"),
         (&["rm", "vms/web@v9", "--yes"], 4, "the pool has no web@v9"),
         (&["ls", "vms/nix"], 4, "the pool has no nix"),
+        (&["snap", "vms/web", "--every", "often"], 2, "flush, write or never"),
+        (&["keep", "vms/web"], 2, "this rule would keep no snapshot"),
+        (&["keep", "vms/web", "--each", "10ms"], 2, "--each is 1s at least"),
+        (&["label", "vms/web@v1", "a/b"], 2, "a/b"),
+        (&["label", "vms/web@9", "x"], 4, "the pool has no web@9"),
     ];
     for (args, code, words) in cases {
         for dry_run in [true, false] {

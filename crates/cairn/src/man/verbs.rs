@@ -393,8 +393,9 @@ pub const VERBS: &[VerbPage] = &[
         examples: &[
             ("cairn vdisk snap vms/gold@v1", "Takes a snapshot with the label `v1`."),
             ("cairn vdisk snap vms/db vms/log", "Takes snapshots of two at one instant."),
+            ("cairn vdisk snap vms/db --every 10ms", "Takes one every 10 ms from now on."),
         ],
-        see: &["cairn-vdisk-clone(1)", "cairn-vdisk-rm(1)"],
+        see: &["cairn-vdisk-clone(1)", "cairn-vdisk-keep(1)", "cairn-vdisk-rm(1)"],
     },
     VerbPage {
         verb: "vdisk clone",
@@ -408,6 +409,36 @@ pub const VERBS: &[VerbPage] = &[
             ),
         ],
         see: &["cairn-vdisk-snap(1)", "cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
+        verb: "vdisk keep",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            ("cairn vdisk keep vms/db --last 100", "Keeps the last 100 snapshots, now and later."),
+            (
+                "cairn vdisk keep vms/db --last 60 --each 1h",
+                "Also keeps the first snapshot of each hour.",
+            ),
+        ],
+        see: &["cairn-vdisk-snap(1)", "cairn-vdisk-label(1)"],
+    },
+    VerbPage {
+        verb: "vdisk label",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[("cairn vdisk label vms/db@17 good", "The snapshot is `vms/db@good` as well.")],
+        see: &["cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
+        verb: "vdisk tree",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[(
+            "cairn vdisk tree vms",
+            "Draws the virtual disks of a pool and their clones.",
+        )],
+        see: &["cairn-vdisk-ls(1)"],
     },
     VerbPage {
         verb: "vdisk resize",

@@ -1,6 +1,7 @@
 //! Carries out the commands of a pool, and opens its volumes.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ::pool::live::{self, Blocks, ListedSnapshot, ListedVdisk, Pool, VersionId};
 use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
@@ -15,8 +16,9 @@ use block::{
 use super::VERBS;
 use super::opening::Opening;
 use super::verbs::{
-    CloneArgs, CloneOf, ListSnapshots, ListVdisks, PAGE_MAX, Snapshot, SnapshotArgs, SnapshotPage,
-    SnapshotView, Snapshots, SnapshotsFrom, VdiskView, Vdisks, VdisksAfter,
+    CloneArgs, CloneOf, Keep, KeepArgs, ListSnapshots, ListVdisks, PAGE_MAX, SetLabel, SetTaking,
+    Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots, SnapshotsFrom, Taking,
+    TakingArgs, Thinned, VdiskView, Vdisks, VdisksAfter,
 };
 use super::volume::{Volume, info, version_of};
 
@@ -62,6 +64,10 @@ impl PoolDevice {
             pool.flush().await?;
             return Ok(Reply::of::<volume::Remove>(volume::Removed { dependants }));
         }
+        if let Some(args) = command.args::<Keep>() {
+            let removed = keep(pool, args).await?;
+            return Ok(Reply::of::<Keep>(Thinned { removed }));
+        }
         if let Some(args) = command.args::<volume::Create>() {
             let name = VdiskName::parse_new(&args.name)?;
             match args.dry_run {
@@ -76,6 +82,15 @@ impl PoolDevice {
             }
         } else if let Some(args) = command.args::<CloneOf>() {
             clone(pool, args).await?;
+        } else if let Some(args) = command.args::<SetTaking>() {
+            set_taking(pool, args).await?;
+        } else if let Some(args) = command.args::<SetLabel>() {
+            let name = VersionName::parse(&args.snapshot)?;
+            let label = args.label.as_deref().map(Label::parse).transpose()?;
+            match args.dry_run {
+                true => pool.check_label(&name, label.as_ref()).await?,
+                false => pool.set_label(&name, label).await?,
+            }
         } else {
             return Err(command.unknown_to("a pool"));
         }
@@ -104,8 +119,41 @@ fn report_of(checked: live::Checked) -> Checked {
 }
 
 fn vdisk_view(listed: ListedVdisk) -> VdiskView {
-    let ListedVdisk { name, size_bytes, origin, made_unix_s } = listed;
-    VdiskView { name, size_bytes, origin, made_unix_s }
+    let ListedVdisk { name, size_bytes, origin, made_unix_s, taking, keep } = listed;
+    let taking = match taking {
+        live::Taking::ByCommand => Taking::ByCommand,
+        live::Taking::Every(time) => Taking::EveryUs(time.as_micros() as u64),
+        live::Taking::WithFlush => Taking::WithFlush,
+        live::Taking::WithWrite => Taking::WithWrite,
+    };
+    let (keep_last, keep_interval_s) = (keep.last, keep.interval_s);
+    VdiskView { name, size_bytes, origin, made_unix_s, taking, keep_last, keep_interval_s }
+}
+
+async fn set_taking(pool: &Pool, args: &TakingArgs) -> Result<()> {
+    let name = VdiskName::parse(&args.vdisk)?;
+    let taking = match args.taking {
+        Taking::ByCommand => live::Taking::ByCommand,
+        Taking::EveryUs(us) => live::Taking::Every(Duration::from_micros(us)),
+        Taking::WithFlush => live::Taking::WithFlush,
+        Taking::WithWrite => live::Taking::WithWrite,
+    };
+    match args.dry_run {
+        true => pool.check_snapshot(&[name], None).await,
+        false => pool.set_taking(&name, taking).await,
+    }
+}
+
+/// Carries out a rule for snapshots, and returns the number of removed ones.
+async fn keep(pool: &Pool, args: &KeepArgs) -> Result<u64> {
+    let name = VdiskName::parse(&args.vdisk)?;
+    let rule = live::Keep { last: args.last, interval_s: args.interval_s };
+    if args.dry_run {
+        return pool.check_keep(&name, rule).await;
+    }
+    let removed = pool.keep(&name, rule, !args.once).await?;
+    pool.flush().await?;
+    Ok(removed)
 }
 
 fn snapshot_view(listed: ListedSnapshot) -> SnapshotView {

@@ -38,7 +38,7 @@ use kind::{
 
 pub(crate) use device::{PoolDevice, report};
 use opening::Opening;
-use verbs::{CloneOf, ListSnapshots, ListVdisks, Snapshot};
+use verbs::{CloneOf, Keep, ListSnapshots, ListVdisks, SetLabel, SetTaking, Snapshot};
 
 /// Commands of a pool.
 const VERBS: &[&VerbInfo] = &[
@@ -50,6 +50,9 @@ const VERBS: &[&VerbInfo] = &[
     CloneOf::INFO,
     ListVdisks::INFO,
     ListSnapshots::INFO,
+    SetTaking::INFO,
+    Keep::INFO,
+    SetLabel::INFO,
 ];
 
 /// The kind `pool`: a device that holds virtual disks.

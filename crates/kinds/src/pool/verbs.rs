@@ -99,6 +99,15 @@ pub struct VdiskView {
     pub origin: Option<String>,
     /// Time when it was made, in seconds since 1970.
     pub made_unix_s: u64,
+    /// When it takes snapshots of itself.
+    #[serde(default)]
+    pub taking: Taking,
+    /// Number of its last snapshots that a rule keeps; 0 for no rule.
+    #[serde(default)]
+    pub keep_last: u64,
+    /// Seconds of an interval of which a rule keeps the first snapshot; 0 for no rule.
+    #[serde(default)]
+    pub keep_interval_s: u64,
 }
 
 impl Verb for ListVdisks {
@@ -153,4 +162,111 @@ impl Verb for ListSnapshots {
     );
     type Args = SnapshotsFrom;
     type Answer = SnapshotPage;
+}
+
+/// When a vdisk takes snapshots of itself, if it has changed since the last one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taking {
+    /// Only by command.
+    #[default]
+    ByCommand,
+    /// After each such time, in microseconds.
+    EveryUs(u64),
+    /// Before each flush.
+    WithFlush,
+    /// After each write.
+    WithWrite,
+}
+
+/// The command that sets when a vdisk takes snapshots of itself.
+pub struct SetTaking;
+
+/// Arguments of [`SetTaking`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TakingArgs {
+    /// Name of the vdisk, as in [`SnapshotArgs`].
+    pub vdisk: String,
+    /// When it takes snapshots.
+    pub taking: Taking,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl Verb for SetTaking {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.take",
+        "set when a vdisk takes snapshots of itself",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = TakingArgs;
+    type Answer = Nothing;
+}
+
+/// The command that removes the snapshots of a vdisk that a rule does not keep.
+pub struct Keep;
+
+/// Arguments of [`Keep`]. Snapshots with a label, with clones or with clients are kept by every rule.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeepArgs {
+    /// Name of the vdisk, as in [`SnapshotArgs`].
+    pub vdisk: String,
+    /// Number of the last snapshots that are kept; 0 for none.
+    #[serde(default)]
+    pub last: u64,
+    /// Seconds of an interval of which the first snapshot is kept; 0 for none. With 0 for both all are kept.
+    #[serde(default)]
+    pub interval_s: u64,
+    /// Whether the rule is carried out once only. Otherwise it is carried out after each checkpoint, too.
+    #[serde(default)]
+    pub once: bool,
+    /// Whether to report only the number of snapshots that would be removed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Answer to [`Keep`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Thinned {
+    /// Number of removed snapshots.
+    pub removed: u64,
+}
+
+impl Verb for Keep {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.keep",
+        "remove the snapshots of a vdisk that a rule does not keep",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = KeepArgs;
+    type Answer = Thinned;
+}
+
+/// The command that gives a snapshot a label, or takes it away.
+pub struct SetLabel;
+
+/// Arguments of [`SetLabel`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LabelArgs {
+    /// Name of the snapshot.
+    pub snapshot: String,
+    /// The label; `None` for no label.
+    pub label: Option<String>,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl Verb for SetLabel {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.label",
+        "give a snapshot a label, or take it away",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = LabelArgs;
+    type Answer = Nothing;
 }

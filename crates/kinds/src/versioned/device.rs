@@ -15,7 +15,10 @@ use block::{
 
 use super::{VERBS, only_vdisk, other_size};
 use crate::pool::opening::Opening;
-use crate::pool::verbs::{ListSnapshots, Snapshot, SnapshotArgs, SnapshotsFrom};
+use crate::pool::verbs::{
+    Keep, KeepArgs, LabelArgs, ListSnapshots, SetLabel, SetTaking, Snapshot, SnapshotArgs,
+    SnapshotsFrom, TakingArgs,
+};
 use crate::pool::volume::{Volume, info, version_of};
 use crate::pool::{PoolDevice, report};
 
@@ -103,6 +106,14 @@ impl Device for Versioned {
         } else if let Some(args) = command.args::<Snapshot>() {
             let vdisks = args.vdisks.iter().map(|name| vdisk(name)).collect();
             Command::new::<Snapshot>(SnapshotArgs { vdisks, ..args.clone() })
+        } else if let Some(args) = command.args::<SetTaking>() {
+            let vdisk = vdisk(&args.vdisk);
+            Command::new::<SetTaking>(TakingArgs { vdisk, ..args.clone() })
+        } else if let Some(args) = command.args::<Keep>() {
+            Command::new::<Keep>(KeepArgs { vdisk: vdisk(&args.vdisk), ..args.clone() })
+        } else if let Some(args) = command.args::<SetLabel>() {
+            let snapshot = in_pool(&args.snapshot);
+            Command::new::<SetLabel>(LabelArgs { snapshot, ..args.clone() })
         } else if let Some(volumes::Name { name, dry_run }) = command.args::<volumes::Remove>() {
             Command::new::<volumes::Remove>(volumes::Name {
                 name: in_pool(name),

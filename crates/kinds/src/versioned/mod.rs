@@ -29,13 +29,20 @@ use kind::{
 };
 
 use crate::pool::opening::Opening;
-use crate::pool::verbs::{ListSnapshots, Snapshot};
+use crate::pool::verbs::{Keep, ListSnapshots, SetLabel, SetTaking, Snapshot};
 use crate::pool::{CACHE, cache_bytes, describe, faults_below, volume};
 use device::Versioned;
 
 /// Commands of a versioned device.
-const VERBS: &[&VerbInfo] =
-    &[Check::INFO, volumes::Remove::INFO, Snapshot::INFO, ListSnapshots::INFO];
+const VERBS: &[&VerbInfo] = &[
+    Check::INFO,
+    volumes::Remove::INFO,
+    Snapshot::INFO,
+    ListSnapshots::INFO,
+    SetTaking::INFO,
+    Keep::INFO,
+    SetLabel::INFO,
+];
 
 /// The kind `versioned`: a device with snapshots.
 pub const KIND: Kind = Kind {

@@ -148,7 +148,9 @@ impl Inner {
             // A checkpoint meanwhile may have written newer trees, and forgotten the vdisk again.
             if self.epoch.get() == epoch {
                 // Another task may have loaded it meanwhile.
-                return Ok(self.vdisks.borrow_mut().entry(number).or_insert(loaded).clone());
+                let vdisk = self.vdisks.borrow_mut().entry(number).or_insert(loaded).clone();
+                self.follow(&vdisk);
+                return Ok(vdisk);
             }
         }
     }
@@ -324,7 +326,7 @@ impl Inner {
     }
 
     /// Reserves further snapshot numbers of a vdisk if few are left.
-    async fn reserve_snapshots(self: &Rc<Self>, vdisk: &Rc<Vdisk>) -> Result<()> {
+    pub async fn reserve_snapshots(self: &Rc<Self>, vdisk: &Rc<Vdisk>) -> Result<()> {
         let end = vdisk.row.borrow().numbers_end;
         let next = vdisk.sealed.get();
         if next + NUMBERS_STEP / 2 < end {

@@ -194,14 +194,15 @@ impl Inner {
         // The snapshots count as kept for other changes until this checkpoint counts: a replay of an older root needs
         // their blocks.
         let mut kept = vdisk.kept.borrow().clone();
-        removal.snapshots.iter().for_each(|number| kept.remove(*number));
-        if !removal.snapshots.is_empty() {
-            dead = self.remove_snapshots(passes, vdisk, dead, &removal.snapshots, &kept).await?;
+        let removed: Vec<Number> = removal.snapshots.into_iter().collect();
+        removed.iter().for_each(|number| kept.remove(*number));
+        if !removed.is_empty() {
+            dead = self.remove_snapshots(passes, vdisk, dead, &removed, &kept).await?;
             self.remove_pass(PassKind::REMOVE, vdisk);
         }
         own.retain(|tree| tree.top.is_some() || tree.form.kind == TreeKind::Base);
         self.write_head(vdisk, &own, &dead, &kept);
-        Ok(Trees { vdisk: vdisk.clone(), own, dead, removed: removal.snapshots })
+        Ok(Trees { vdisk: vdisk.clone(), own, dead, removed })
     }
 
     /// Writes the list of trees of the snapshots of the interval, with the interval tree.

@@ -22,7 +22,7 @@ use crate::extent::{ExtentFlags, ExtentHeader};
 use crate::log::{Changes, LogItem, Run as LogRun, SnapshotItem};
 use crate::map::{Number, Run, RunChange, RunKind, Sums};
 use crate::name::Label;
-use crate::rows::{ExtentRow, Row, SnapshotFlags, SumKind, Table};
+use crate::rows::{ExtentRow, Row, SnapshotFlags, SumKind, Table, VdiskFlags};
 use crate::space::Claims;
 use crate::{Address, BLOCK_BYTES};
 
@@ -34,6 +34,9 @@ const RECORD_ITEMS_MAX: usize = 128 << 10;
 
 /// Most records in flight.
 const RECORDS_MAX: usize = 8;
+
+/// Most bytes of the item of a snapshot.
+const SNAPSHOT_BYTES_MAX: usize = 128;
 
 /// Bytes of a checksum of kind 1.
 pub const SUM_BYTES: u8 = crate::map::SumKind::Crc32c.bytes();
@@ -129,10 +132,10 @@ impl Change {
     /// Returns the most bytes that the items of the change take.
     fn item_bytes(&self) -> usize {
         match self {
-            // In the worst case each block is a run of its own.
-            Self::Write(_, _, data) => 64 + data.len() / BLOCK * 32,
-            Self::Hole(..) => 64,
-            Self::Snapshot(vdisks, ..) => vdisks.len() * 128,
+            // In the worst case each block is a run of its own, and a snapshot follows.
+            Self::Write(_, _, data) => 64 + data.len() / BLOCK * 32 + SNAPSHOT_BYTES_MAX,
+            Self::Hole(..) => 64 + SNAPSHOT_BYTES_MAX,
+            Self::Snapshot(vdisks, ..) => vdisks.len() * SNAPSHOT_BYTES_MAX,
             Self::Rows(put, removed) => {
                 put.iter().chain(removed).map(|(_, bytes)| bytes.len() + 24).sum()
             }
@@ -194,6 +197,13 @@ impl Inner {
 
     async fn try_commit(self: &Rc<Self>, change: Change) -> Result<Vec<Number>> {
         self.check_writable()?;
+        if let Change::Write(vdisk, ..) | Change::Hole(vdisk, ..) = &change
+            && vdisk.has(VdiskFlags::SNAPSHOT_WITH_WRITE)
+        {
+            // Boxed, because the reservation is a change as well.
+            let vdisk = vdisk.clone();
+            Box::pin(self.reserve_snapshots(&vdisk)).await?;
+        }
         let (bytes, most) = (change.item_bytes(), self.items_max());
         if bytes > most {
             return Err(error!(
@@ -266,6 +276,7 @@ impl Inner {
         match change {
             Change::Write(vdisk, block, data) => {
                 self.add_write(draft, &vdisk, block, &data)?;
+                self.add_snapshot_with_write(draft, &vdisk)?;
             }
             Change::Hole(vdisk, block, blocks) => {
                 let mut from = block;
@@ -275,6 +286,7 @@ impl Inner {
                     draft.put_runs(&vdisk, vec![RunChange { run, sums: Sums::NONE }]);
                     from += part;
                 }
+                self.add_snapshot_with_write(draft, &vdisk)?;
             }
             Change::Snapshot(vdisks, label, group) => {
                 return self.add_snapshots(draft, vdisks, label, group);
@@ -381,6 +393,14 @@ impl Inner {
         }
     }
 
+    fn add_snapshot_with_write(&self, draft: &mut Draft, vdisk: &Rc<Vdisk>) -> Result<()> {
+        let has_room = vdisk.sealed.get() < vdisk.row.borrow().numbers_end;
+        match vdisk.has(VdiskFlags::SNAPSHOT_WITH_WRITE) && has_room {
+            true => self.add_snapshots(draft, vec![vdisk.clone()], None, 0).map(drop),
+            false => Ok(()),
+        }
+    }
+
     fn add_snapshots(
         &self,
         draft: &mut Draft,
@@ -397,6 +417,7 @@ impl Inner {
         for vdisk in vdisks {
             let (number, size) = (vdisk.sealed.get(), vdisk.row.borrow().size);
             vdisk.sealed.set(number + 1);
+            vdisk.is_changed.set(false);
             let item = SnapshotItem {
                 vdisk: vdisk.number,
                 number,
@@ -501,6 +522,7 @@ impl Draft {
     }
 
     fn put_runs(&mut self, vdisk: &Rc<Vdisk>, runs: Vec<RunChange>) {
+        vdisk.is_changed.set(true);
         let item = LogItem::Changes(Changes {
             vdisk: vdisk.number,
             birth: vdisk.sealed.get(),

@@ -18,10 +18,10 @@ impl Inner {
     /// Starts the keeper.
     pub fn begin_keeping(self: &Rc<Self>) {
         let pool = self.clone();
-        self.tasks.spawn("the keeper of a pool", async move { pool.keep().await });
+        self.tasks.spawn("the keeper of a pool", async move { pool.keep_house().await });
     }
 
-    async fn keep(self: Rc<Self>) {
+    async fn keep_house(self: Rc<Self>) {
         while !self.tasks.is_closing() && self.check_writable().is_ok() {
             if self.needs_checkpoint() {
                 self.wants_checkpoint.set(false);
@@ -31,6 +31,7 @@ impl Inner {
                 if !ended.is_empty() {
                     let _ = self.release_holds(ended).await;
                 }
+                let _ = self.thin_all().await;
                 continue;
             }
             let since = self.log.unflushed_since();

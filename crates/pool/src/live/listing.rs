@@ -1,13 +1,18 @@
 //! Lists of vdisks and snapshots.
 
+use std::time::Duration;
+
 use block::Result;
 
 use super::catalogue::{is_named, snapshot_key};
 use super::pool::{Inner, missing};
+use super::rules::{Keep, Taking};
 use super::tables::PAGE_ROWS_MAX;
 use crate::map::Number;
 use crate::name::{VdiskName, VersionName};
-use crate::rows::{DetailRow, LabelRow, NameRow, NameState, SnapshotFlags, SnapshotRow, VdiskRow};
+use crate::rows::{
+    DetailRow, LabelRow, NameRow, NameState, SnapshotFlags, SnapshotRow, VdiskFlags, VdiskRow,
+};
 
 /// A version in a list: a vdisk, or a snapshot with a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +36,10 @@ pub struct ListedVdisk {
     pub origin: Option<String>,
     /// Time when it was made, in seconds from 1970.
     pub made_unix_s: u64,
+    /// When it takes snapshots of itself.
+    pub taking: Taking,
+    /// Which of its snapshots are kept.
+    pub keep: Keep,
 }
 
 /// A snapshot in a list.
@@ -96,8 +105,9 @@ impl Inner {
                     Some(format!("{name}@{snapshot}"))
                 }
             };
+            let (taking, keep) = rules_of(&row);
             let VdiskRow { size: size_bytes, made_unix_s, .. } = row;
-            all.push(ListedVdisk { name, size_bytes, origin, made_unix_s });
+            all.push(ListedVdisk { name, size_bytes, origin, made_unix_s, taking, keep });
         }
         Ok(all)
     }
@@ -150,4 +160,16 @@ impl Inner {
         let details = self.tables.get::<DetailRow>(&snapshot_key(vdisk, number)).await?;
         Ok(details.map(|details| details.label).filter(|label| !label.is_empty()))
     }
+}
+
+/// Returns the rules in the row of a vdisk.
+fn rules_of(row: &VdiskRow) -> (Taking, Keep) {
+    let has = |flag: VdiskFlags| row.flags.0 & flag.0 != 0;
+    let taking = match row.cadence_us {
+        0 if has(VdiskFlags::SNAPSHOT_WITH_FLUSH) => Taking::WithFlush,
+        0 if has(VdiskFlags::SNAPSHOT_WITH_WRITE) => Taking::WithWrite,
+        0 => Taking::ByCommand,
+        cadence_us => Taking::Every(Duration::from_micros(cadence_us)),
+    };
+    (taking, Keep { last: row.keep_last, interval_s: row.keep_interval_s })
 }

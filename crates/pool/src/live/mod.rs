@@ -6,6 +6,7 @@
 //! | `opening.rs` | making and opening a pool, and the replay of its log |
 //! | `catalogue.rs` | vdisks and snapshots by name |
 //! | `listing.rs` | lists of vdisks and snapshots |
+//! | `rules.rs` | snapshots without a command, and rules that remove them; labels |
 //! | `removal.rs` | removals of vdisks and snapshots |
 //! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
@@ -27,6 +28,7 @@ mod pool;
 mod read;
 mod removal;
 mod room;
+mod rules;
 mod step;
 mod tables;
 mod vdisk;
@@ -39,4 +41,5 @@ pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};
 pub use read::READS_MAX;
+pub use rules::{Keep, Taking};
 pub use version::Version;

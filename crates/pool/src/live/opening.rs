@@ -259,6 +259,7 @@ fn inner(
         tasks: TaskGroup::new(env),
         changes: Notify::default(),
         wants_checkpoint: Cell::new(false),
+        takes_with_flush: Cell::new(false),
     })
 }
 
@@ -371,6 +372,7 @@ impl Inner {
                         self.room.with(take).map_err(wrong)?;
                     }
                     let birth = changes.birth;
+                    vdisk.is_changed.set(true);
                     let (block, address) = (run.block, run.address);
                     let run_of_map = Run { block, blocks, kind, address, birth, first: birth };
                     let change = RunChange { run: run_of_map, sums: Sums::new(run.sums) };
@@ -380,6 +382,7 @@ impl Inner {
             LogItem::Snapshot(item) => {
                 let vdisk = self.vdisk(item.vdisk).await?;
                 vdisk.sealed.set(item.number + 1);
+                vdisk.is_changed.set(false);
                 self.apply(record, vec![Step::Snapshot(vdisk, item)]);
             }
             LogItem::PutRow(table, row) => self.replay_put(record, table, row).await?,

@@ -17,6 +17,7 @@ use super::commit::{Change, Commits};
 use super::listing::{Listed, ListedSnapshot, ListedVdisk};
 use super::nodes::Nodes;
 use super::room::Room;
+use super::rules::{Keep, Taking};
 use super::tables::Tables;
 use super::vdisk::Vdisk;
 use super::version::Version;
@@ -80,6 +81,8 @@ pub struct Inner {
     pub changes: Notify,
     /// Whether the keeper is to write a checkpoint soon, because something was removed.
     pub wants_checkpoint: Cell<bool>,
+    /// Whether a vdisk that was loaded takes snapshots before flushes.
+    pub takes_with_flush: Cell<bool>,
 }
 
 /// The allocator's numbers of vdisks, groups, holds and passes.
@@ -355,12 +358,55 @@ impl Pool {
         self.0.commit(Change::Hole(version.vdisk.clone(), block, blocks)).await.map(drop)
     }
 
-    /// Makes all acknowledged changes of all vdisks durable.
+    /// Makes all acknowledged changes of all vdisks durable. Takes the snapshots before it that vdisks take with each
+    /// flush.
     ///
     /// # Errors
     /// The error of the device, after which the pool takes no changes.
     pub async fn flush(&self) -> Result<()> {
+        self.0.take_with_flush().await?;
         self.0.flush().await
+    }
+
+    /// Sets when a vdisk takes snapshots of itself. Durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk, `Invalid` for an impossible time; those of the device.
+    pub async fn set_taking(&self, name: &VdiskName, taking: Taking) -> Result<()> {
+        self.0.set_taking(name, taking).await
+    }
+
+    /// Removes the snapshots of a vdisk that a rule does not keep, and returns their number. With `stays`, the rule is
+    /// also carried out after each checkpoint, as long as the vdisk is in memory. Durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk; those of the device.
+    pub async fn keep(&self, name: &VdiskName, keep: Keep, stays: bool) -> Result<u64> {
+        self.0.keep(name, keep, stays).await
+    }
+
+    /// Returns the number of snapshots that [`Pool::keep`] would remove.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_keep(&self, name: &VdiskName, keep: Keep) -> Result<u64> {
+        self.0.check_keep(name, keep).await
+    }
+
+    /// Gives a snapshot a label, or takes it away. Durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such snapshot, `InUse` if another one has the label; those of the device.
+    pub async fn set_label(&self, name: &VersionName, label: Option<Label>) -> Result<()> {
+        self.0.set_label(name, label).await
+    }
+
+    /// Checks that [`Pool::set_label`] would succeed.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_label(&self, name: &VersionName, label: Option<&Label>) -> Result<()> {
+        self.0.check_label(name, label).await.map(drop)
     }
 
     /// Returns which blocks of a version have data, from the start of `range` on.

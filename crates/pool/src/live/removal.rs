@@ -21,9 +21,11 @@ use crate::rows::{
 
 /// The rows that a record puts, and the keys that it removes.
 #[derive(Default)]
-struct Rows {
-    put: Vec<(Table, Vec<u8>)>,
-    removed: Vec<(Table, Vec<u8>)>,
+pub struct Rows {
+    pub put: Vec<(Table, Vec<u8>)>,
+    pub removed: Vec<(Table, Vec<u8>)>,
+    /// Whether the row of a pass is among them.
+    has_pass: bool,
 }
 
 impl Inner {
@@ -79,7 +81,7 @@ impl Inner {
     }
 
     /// Removes the name of a snapshot. Without a hold, the snapshot leaves.
-    async fn take_name(&self, rows: &mut Rows, mut row: SnapshotRow) -> Result<()> {
+    pub async fn take_name(&self, rows: &mut Rows, mut row: SnapshotRow) -> Result<()> {
         let key = snapshot_key(row.vdisk, row.number);
         if row.flags.0 & SnapshotFlags::DETAILS.0 != 0
             && let Some(details) = self.tables.get::<DetailRow>(&key).await?
@@ -252,7 +254,9 @@ fn in_use(name: &VersionName) -> Error {
 /// Marks a snapshot as leaving, and notes that its line has a pass to come.
 fn leave(rows: &mut Rows, row: &mut SnapshotRow) {
     row.flags.0 |= SnapshotFlags::LEAVING.0;
-    rows.put.push(row_bytes(&pass_row(PassKind::REMOVE, row.vdisk)));
+    if !std::mem::replace(&mut rows.has_pass, true) {
+        rows.put.push(row_bytes(&pass_row(PassKind::REMOVE, row.vdisk)));
+    }
 }
 
 /// Returns the row of a pass that waits for the next checkpoint.
@@ -281,9 +285,6 @@ impl Vdisk {
 
     /// Notes that a snapshot is removed.
     pub fn leaves(&self, number: Number) {
-        let mut removal = self.removal.borrow_mut();
-        if !removal.snapshots.contains(&number) {
-            removal.snapshots.push(number);
-        }
+        self.removal.borrow_mut().snapshots.insert(number);
     }
 }

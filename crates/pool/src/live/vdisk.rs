@@ -1,12 +1,13 @@
 //! A vdisk in memory: its changes since the last checkpoint, its trees, and its kept snapshots.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::commit::SUM_BYTES;
 use super::version::Version;
 use crate::map::{Changes, DeadEntry, Kept, Number, Root};
-use crate::rows::{VdiskRow, VdiskState};
+use crate::rows::{VdiskFlags, VdiskRow, VdiskState};
 
 /// A vdisk in memory. It stays there while a client has it open, and while it has changes that no checkpoint has
 /// merged.
@@ -41,6 +42,10 @@ pub struct Vdisk {
     pub is_head_removed: Cell<bool>,
     /// The versions that the next checkpoint removes.
     pub removal: RefCell<Removal>,
+    /// Whether a record since the last snapshot has changes, by the records in order.
+    pub is_changed: Cell<bool>,
+    /// Whether a task takes snapshots of it.
+    pub has_timer: Cell<bool>,
 }
 
 /// The versions of a line that a checkpoint removes, by the records before its cut.
@@ -49,7 +54,7 @@ pub struct Removal {
     /// Whether the head is removed.
     pub head: bool,
     /// Snapshots that leave.
-    pub snapshots: Vec<Number>,
+    pub snapshots: BTreeSet<Number>,
     /// Snapshots that leave with the head, if a record removes it.
     pub with_head: Vec<Number>,
 }
@@ -64,6 +69,9 @@ impl Vdisk {
         dead: Root,
     ) -> Self {
         let next = row.next_number;
+        // A tree may be newer than its changes: then one snapshot without changes is taken.
+        let is_newer = |tree: &Root| tree.top.is_some_and(|(pointer, _)| pointer.newest >= next);
+        let is_changed = own.iter().any(is_newer);
         Self {
             number: row.vdisk,
             fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
@@ -79,6 +87,8 @@ impl Vdisk {
             cut_before: Cell::new(next),
             is_head_removed: Cell::new(row.state == VdiskState::REMOVED),
             removal: RefCell::default(),
+            is_changed: Cell::new(is_changed),
+            has_timer: Cell::new(false),
             row: RefCell::new(row),
         }
     }
@@ -89,6 +99,11 @@ impl Vdisk {
             Some(_) => self.cut_before.get(),
             None => self.cut.get(),
         }
+    }
+
+    /// Whether the vdisk has one of these flags.
+    pub fn has(&self, flags: VdiskFlags) -> bool {
+        self.row.borrow().flags.0 & flags.0 != 0
     }
 
     /// Whether the vdisk has no head any more, only snapshots that are held.

@@ -21,7 +21,7 @@ const BLOCKS: u64 = 12;
 const STEPS: u64 = 26;
 
 /// Random subsets of the unflushed writes that are tried at each moment, besides none and all.
-const SUBSETS: u64 = 4;
+const SUBSETS: u64 = 6;
 
 /// The content of each version by name.
 type State = BTreeMap<String, Vec<u64>>;

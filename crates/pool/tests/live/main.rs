@@ -6,4 +6,5 @@ mod crashes;
 mod full;
 mod history;
 mod model;
+mod rules;
 mod scene;

@@ -1,12 +1,15 @@
 //! The verbs of `cairn vdisk` that change a pool.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::{VolumeName, routes};
 use block::control::volume;
-use block::units::{format_duration, format_size};
+use block::units::{format_duration, format_size, parse_duration};
 use indicatif::ProgressBar;
-use kinds::vdisks::{CloneArgs, CloneOf, Snapshot, SnapshotArgs};
+use kinds::vdisks::{
+    CloneArgs, CloneOf, Keep, KeepArgs, LabelArgs, SetLabel, SetTaking, Snapshot, SnapshotArgs,
+    Taking, TakingArgs,
+};
 use serde::Serialize;
 
 use super::How;
@@ -42,6 +45,14 @@ impl Done {
         let view = target.client.ask(&routes::VOLUME, &VolumeName { name: name.clone() });
         let uris = view.map(|view| view.uris).unwrap_or_default();
         Self { name, dry_run: how.dry_run, size_bytes, uris }
+    }
+
+    /// Returns a line without addresses.
+    fn short(&self, would: &str, words: &str) -> String {
+        match self.dry_run {
+            true => format!("would {would} {}\n", self.name),
+            false => format!("{}  {words}\n", self.name),
+        }
     }
 
     fn line(&self, would: &str, words: &str) -> String {
@@ -234,4 +245,96 @@ fn names(pattern: &str, clones: Option<u64>) -> Result<Vec<String>> {
         .next(format!("write a name such as {pattern}-{NUMBER}"))),
         Some(count) => Ok((1..=count).map(|n| pattern.replace(NUMBER, &n.to_string())).collect()),
     }
+}
+
+/// Parses when a virtual disk takes snapshots of itself.
+pub fn parse_taking(text: &str) -> std::result::Result<Taking, String> {
+    match text {
+        "flush" => Ok(Taking::WithFlush),
+        "write" => Ok(Taking::WithWrite),
+        "never" => Ok(Taking::ByCommand),
+        time => {
+            let time = parse_duration(time).map_err(|why| {
+                format!("{why}; it is a time such as 10ms, or flush, write or never")
+            })?;
+            Ok(Taking::EveryUs(time.as_micros().try_into().unwrap_or(u64::MAX)))
+        }
+    }
+}
+
+/// Sets when virtual disks take snapshots of themselves.
+pub fn take(form: Form, names: &[String], taking: Taking, how: &How) -> Result {
+    let mut all = Vec::new();
+    for name in names {
+        let target = Target::find(&how.at, name)?;
+        let args = TakingArgs { vdisk: target.name.clone(), taking, dry_run: how.dry_run };
+        target.client.command::<SetTaking>(&target.pool, &args)?;
+        all.push(Done::of(&target, how, None));
+    }
+    let words = match taking {
+        Taking::ByCommand => "takes no snapshots by itself".to_owned(),
+        Taking::EveryUs(us) => {
+            let time = format_duration(Duration::from_micros(us));
+            format!("takes a snapshot every {time} from now on, if it has changed")
+        }
+        Taking::WithFlush => "takes a snapshot with each flush from now on".to_owned(),
+        Taking::WithWrite => "takes a snapshot with each write from now on".to_owned(),
+    };
+    form.print(&all, || all.iter().map(|done| done.short("change", &words)).collect())
+}
+
+/// Which snapshots are kept.
+pub struct Rule {
+    pub last: u64,
+    pub each: Option<Duration>,
+    pub all: bool,
+    pub once: bool,
+}
+
+/// The effect of a rule.
+#[derive(Serialize)]
+struct Kept {
+    name: String,
+    removed: u64,
+    dry_run: bool,
+}
+
+/// Removes the snapshots of a virtual disk that a rule does not keep.
+pub fn keep(form: Form, name: &str, rule: &Rule, how: &How) -> Result {
+    let interval_s = rule.each.map_or(0, |each| each.as_secs());
+    if rule.each.is_some() && interval_s == 0 {
+        return Err(failure!(Usage, "--each is 1s at least"));
+    }
+    if !rule.all && rule.last == 0 && interval_s == 0 {
+        let next = "give --last N, --each TIME or both; or remove snapshots with cairn vdisk rm";
+        return Err(failure!(Usage, "this rule would keep no snapshot").next(next));
+    }
+    let target = Target::find(&how.at, name)?;
+    let args = KeepArgs {
+        vdisk: target.name.clone(),
+        last: rule.last,
+        interval_s,
+        once: rule.once,
+        dry_run: how.dry_run,
+    };
+    let removed = target.client.command::<Keep>(&target.pool, &args)?.removed;
+    let kept = Kept { name: target.export(), removed, dry_run: how.dry_run };
+    form.print(&kept, || {
+        let would = if how.dry_run { "would remove " } else { "" };
+        let gone = if how.dry_run { "" } else { " removed; their space comes back" };
+        format!("{}  {would}{}{gone}\n", kept.name, count(removed, "snapshot"))
+    })
+}
+
+/// Gives a snapshot a label, or takes it away.
+pub fn label(form: Form, name: &str, label: Option<String>, how: &How) -> Result {
+    let target = Target::find(&how.at, name)?;
+    let snapshot = target.name.trim_start_matches('@').to_owned();
+    let args = LabelArgs { snapshot, label: label.clone(), dry_run: how.dry_run };
+    target.client.command::<SetLabel>(&target.pool, &args)?;
+    let done = Done::of(&target, how, None);
+    form.print(&done, || match label {
+        Some(label) => done.short("change", &format!("has the label {label}")),
+        None => done.short("change", "has no label; it keeps its number"),
+    })
 }

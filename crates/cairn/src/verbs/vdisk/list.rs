@@ -14,10 +14,10 @@ use crate::running::At;
 
 /// A virtual disk with the name of its export.
 #[derive(Serialize)]
-struct Vdisk {
-    export: String,
+pub struct Vdisk {
+    pub export: String,
     #[serde(flatten)]
-    view: VdiskView,
+    pub view: VdiskView,
 }
 
 /// A snapshot with the name of its export.
@@ -65,7 +65,7 @@ pub fn run(form: Form, of: Option<&str>, at: &At) -> Result {
 }
 
 /// Returns all virtual disks of a pool.
-fn vdisks(client: &Client, pool: &str) -> Result<Vec<Vdisk>> {
+pub fn vdisks(client: &Client, pool: &str) -> Result<Vec<Vdisk>> {
     let (mut all, mut after): (Vec<Vdisk>, _) = (Vec::new(), String::new());
     loop {
         let page = VdisksAfter { after: after.clone(), most: PAGE_MAX };

@@ -6,13 +6,18 @@
 //! | `name.rs` | finding the pool of a name, and the parts of the name |
 //! | `change.rs` | the verbs that change a pool |
 //! | `list.rs` | lists of virtual disks and snapshots |
+//! | `tree.rs` | the picture of clones |
 
 mod change;
 mod list;
 mod name;
+mod tree;
 
-use block::units::parse_size;
+use std::time::Duration;
+
+use block::units::{parse_duration, parse_size};
 use clap::{Args, Subcommand};
+use kinds::vdisks::Taking;
 
 use crate::complete;
 use crate::exit::Result;
@@ -53,8 +58,11 @@ enum Verb {
         #[arg(value_name = "POOL/VDISK[@LABEL]", required = true, add = complete::pool_or_volume())]
         names: Vec<String>,
         /// Do not wait until the snapshots are durable; the next flush makes them durable
-        #[arg(long = "async")]
+        #[arg(long = "async", conflicts_with = "every")]
         is_async: bool,
+        /// Take snapshots from now on: after each such time (10ms), with each flush, with each write, or never
+        #[arg(long, value_name = "TIME|flush|write|never", value_parser = change::parse_taking)]
+        every: Option<Taking>,
         #[command(flatten)]
         how: How,
     },
@@ -71,6 +79,50 @@ enum Verb {
         count: Option<u64>,
         #[command(flatten)]
         how: How,
+    },
+    /// Keep only some snapshots of a virtual disk, now and from now on
+    ///
+    /// Snapshots with a label, with clones or with clients are always kept.
+    Keep {
+        /// The virtual disk
+        #[arg(value_name = "POOL/VDISK", add = complete::volume())]
+        name: String,
+        /// Keep the last N
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        last: u64,
+        /// Keep the first of each such time, such as 1h
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        each: Option<Duration>,
+        /// Keep all from now on
+        #[arg(long, conflicts_with_all = ["last", "each", "once"])]
+        all: bool,
+        /// Remove the others now, and keep all later ones
+        #[arg(long)]
+        once: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Give a snapshot a label, or take its label away
+    Label {
+        /// The snapshot
+        #[arg(value_name = "POOL/VDISK@SNAPSHOT", add = complete::volume())]
+        name: String,
+        /// The label
+        #[arg(required_unless_present = "none")]
+        label: Option<String>,
+        /// Take the label away
+        #[arg(long, conflicts_with = "label")]
+        none: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Draw which virtual disks were cloned from which snapshots
+    Tree {
+        /// A pool; all pools without it
+        #[arg(value_name = "POOL", add = complete::pool_or_volume())]
+        pool: Option<String>,
+        #[command(flatten)]
+        at: At,
     },
     /// Change the size of a virtual disk that no client has open
     Resize {
@@ -112,7 +164,15 @@ impl VdiskArgs {
         match self.verb {
             Verb::Create { name, size, how } => change::create(form, &name, size, &how),
             Verb::Ls { of, at } => list::run(form, of.as_deref(), &at),
-            Verb::Snap { names, is_async, how } => change::snap(form, &names, is_async, &how),
+            Verb::Snap { names, every: Some(taking), how, .. } => {
+                change::take(form, &names, taking, &how)
+            }
+            Verb::Snap { names, is_async, how, .. } => change::snap(form, &names, is_async, &how),
+            Verb::Keep { name, last, each, all, once, how } => {
+                change::keep(form, &name, &change::Rule { last, each, all, once }, &how)
+            }
+            Verb::Label { name, label, how, .. } => change::label(form, &name, label, &how),
+            Verb::Tree { pool, at } => tree::run(form, pool.as_deref(), &at),
             Verb::Clone { origin, name, count, how } => {
                 change::clone(form, &origin, &name, count, &how)
             }
