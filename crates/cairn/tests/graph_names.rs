@@ -122,7 +122,8 @@ fn status_by_name_reports_kept_graph_without_worker() {
 fn device_remove_asks_and_wait_joins_running_resync_and_scrub() {
     let dir = Dir::new();
     // So slow that the copy and the scrub still run when the commands wait for them.
-    let slow = mirror("home", "").replace("kind = \"mirror\"", "kind = \"mirror\", speed = \"64MiB\"");
+    let slow =
+        mirror("home", "").replace("kind = \"mirror\"", "kind = \"mirror\", speed = \"64MiB\"");
     assert!(slow.contains("speed"));
     dir.write("home.toml", &slow.replace("16MiB", "256MiB"));
     let serve = dir.serve(&["home.toml"]);
