@@ -32,9 +32,8 @@ pub fn text(planned: &Planned, attached: &[Attached]) -> String {
         text.push_str(note);
         text.push('\n');
     }
-    let pools = planned.nodes.iter().filter(|node| {
-        node.kind.capabilities.holds_volumes && node.kind.name == kinds::pool::KIND.name
-    });
+    let is_pool = |node: &&PlannedNode| node.kind.name == kinds::pool::KIND.name;
+    let pools = planned.nodes.iter().filter(is_pool);
     for pool in pools {
         let _ = writeln!(text, "{0}: cairn vdisk create {0}/NAME SIZE", pool.name);
     }

@@ -61,30 +61,39 @@ impl PoolDevice {
                 true => pool.check_remove(&name).await?,
                 false => pool.remove(&name).await?,
             };
-            pool.flush().await?;
+            if !args.dry_run {
+                pool.flush().await?;
+            }
             return Ok(Reply::of::<volume::Remove>(volume::Removed { dependants }));
         }
         if let Some(args) = command.args::<Keep>() {
             let removed = keep(pool, args).await?;
             return Ok(Reply::of::<Keep>(Thinned { removed }));
         }
+        // A flush may take snapshots, so a dry run has none.
+        let is_dry_run;
         if let Some(args) = command.args::<volume::Create>() {
+            is_dry_run = args.dry_run;
             let name = VdiskName::parse_new(&args.name)?;
             match args.dry_run {
                 true => pool.check_create(&name, args.size_bytes).await?,
                 false => drop(pool.create(&name, args.size_bytes).await?),
             }
         } else if let Some(args) = command.args::<volume::Resize>() {
+            is_dry_run = args.dry_run;
             let name = VdiskName::parse(&args.name)?;
             match args.dry_run {
                 true => pool.check_resize(&name, args.size_bytes).await?,
                 false => pool.resize(&name, args.size_bytes).await?,
             }
         } else if let Some(args) = command.args::<CloneOf>() {
+            is_dry_run = args.dry_run;
             clone(pool, args).await?;
         } else if let Some(args) = command.args::<SetTaking>() {
+            is_dry_run = args.dry_run;
             set_taking(pool, args).await?;
         } else if let Some(args) = command.args::<SetLabel>() {
+            is_dry_run = args.dry_run;
             let name = VersionName::parse(&args.snapshot)?;
             let label = args.label.as_deref().map(Label::parse).transpose()?;
             match args.dry_run {
@@ -94,7 +103,9 @@ impl PoolDevice {
         } else {
             return Err(command.unknown_to("a pool"));
         }
-        pool.flush().await?;
+        if !is_dry_run {
+            pool.flush().await?;
+        }
         command.done(Ok(())).await
     }
 }

@@ -16,8 +16,6 @@ pub(crate) mod opening;
 pub(crate) mod subjects;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
 pub mod verbs;
 pub(crate) mod volume;
 

@@ -154,14 +154,24 @@ impl Opening {
             self.kept.keep(cell.encode().to_vec()).await?;
         }
         // Clients may have opened versions before, and no command may remove those first.
-        let held: Vec<_> = self.held.borrow().iter().map(|(id, it)| (*id, it.clone())).collect();
-        for (id, held) in held {
+        // Others may open and close some meanwhile.
+        while let Some((id, held)) = self.next_without_version() {
             let version = pool.open_version(id).await;
+            let is_held = self.held.borrow().get(&id).is_some_and(|now| Rc::ptr_eq(now, &held));
+            if version.is_ok() && !is_held {
+                pool.close_version(id);
+            }
             assert!(held.version.set(version).is_ok(), "a version is opened once");
         }
         let first = self.pool.set(pool);
         assert!(first.is_ok(), "a pool is opened once");
         Ok(())
+    }
+
+    fn next_without_version(&self) -> Option<(VersionId, Rc<Held>)> {
+        let all = self.held.borrow();
+        let next = all.iter().find(|(_, held)| held.version.get().is_none());
+        next.map(|(id, held)| (*id, held.clone()))
     }
 
     /// Makes the pool. It counts once the labels name it.
