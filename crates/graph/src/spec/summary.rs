@@ -113,16 +113,26 @@ impl Planned {
         reached
     }
 
-    /// Returns the description of the plan for the user: a line for each export, and a note for each device that does
-    /// not use all bytes of its lowers.
+    /// Returns the description of the plan for the user: a line for each export, a line for each device with volumes,
+    /// and a note for each device that does not use all bytes of its lowers.
     pub fn summary(&self) -> String {
-        let width = self.exports.iter().map(|export| export.name.len()).max().unwrap_or(0);
         let redundancies = self.redundancies();
+        let exports = self.exports.iter().map(|export| {
+            (export.name.clone(), self.export_line(export, &redundancies[export.node]))
+        });
+        let holders = self.nodes.iter().zip(&redundancies);
+        let holders = holders.filter(|(node, _)| node.kind.capabilities.holds_volumes);
+        let holders = holders.map(|(node, redundancy)| {
+            let mut parts = vec!["volumes".to_owned()];
+            self.add_disks(&mut parts, redundancy, false);
+            (format!("{}/", node.name), parts.join(", "))
+        });
+        let lines: Vec<_> = exports.chain(holders).collect();
+        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut text = String::new();
-        for export in &self.exports {
-            let line = self.export_line(export, &redundancies[export.node]);
+        for (name, line) in lines {
             // Writing to a String does not fail.
-            let _ = writeln!(text, "{:width$}  {line}", export.name);
+            let _ = writeln!(text, "{name:width$}  {line}");
         }
         for node in self.nodes.iter().filter(|node| node.unused_bytes > 0) {
             let bytes = format_exact(node.unused_bytes);
@@ -134,6 +144,12 @@ impl Planned {
     fn export_line(&self, export: &PlannedExport, redundancy: &Redundancy) -> String {
         let info = &export.info;
         let mut parts = vec![format_exact(info.size), format!("blocks of {}", info.block_size)];
+        self.add_disks(&mut parts, redundancy, export.read_only);
+        parts.join(", ")
+    }
+
+    /// Adds to a line the properties that follow from the disks beneath a device.
+    fn add_disks(&self, parts: &mut Vec<String>, redundancy: &Redundancy, read_only: bool) {
         let disks = redundancy.disks.ones().map(|disk| &self.nodes[disk]);
         let (absent, here): (Vec<_>, Vec<_>) = disks.partition(|disk| disk.absent);
         let words: BTreeSet<&str> = here.iter().map(|disk| disk.words.as_str()).collect();
@@ -145,7 +161,7 @@ impl Planned {
             _ => "raw and labelled",
         };
         parts.push(labels.to_owned());
-        if export.read_only {
+        if read_only {
             parts.push("read-only".to_owned());
         }
         if !absent.is_empty() {
@@ -160,7 +176,6 @@ impl Planned {
                 parts.push(format!("survives the loss of {survives} of {disks} disks"))
             }
         }
-        parts.join(", ")
     }
 }
 

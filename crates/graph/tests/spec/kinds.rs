@@ -89,6 +89,10 @@ pub const REGISTRY: Registry = Registry(&[
         &[option("size", SIZE, true), option("pack", ValueType::Switch, false)],
         plan_remap,
     ),
+    Kind {
+        capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },
+        ..device("pool", Lowers::One, &[], plan_pool)
+    },
 ]);
 
 const FILE: Kind = disk(
@@ -239,6 +243,12 @@ fn plan_same(given: &DeviceConfig) -> Plan<DevicePlan> {
 
 fn plan_remap(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { needs: Needs::children(8), ..plan_same(given)? })
+}
+
+/// Plans a device that has volumes and no bytes of its own.
+fn plan_pool(given: &DeviceConfig) -> Plan<DevicePlan> {
+    let planned = plan_same(given)?;
+    Ok(DevicePlan { info: Info { size: 0, ..planned.info }, ..planned })
 }
 
 fn plan_mirror(given: &DeviceConfig) -> Plan<DevicePlan> {
