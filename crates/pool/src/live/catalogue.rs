@@ -23,7 +23,7 @@ use crate::rows::{
 };
 
 /// Snapshot numbers that are reserved at once.
-const NUMBERS_STEP: u64 = 1 << 16;
+const NUMBERS_STEP: u64 = 1 << 12;
 
 /// Numbers of the allocator that are reserved at once.
 const OWN_NUMBERS_STEP: u64 = 1 << 16;
@@ -71,19 +71,24 @@ impl Inner {
         if row.state != NameState::LIVE {
             return Err(gone(&name.vdisk));
         }
-        let vdisk = row.vdisk;
-        let snapshot = match &name.snapshot {
-            None => return Ok(Some(VersionId { vdisk, snapshot: None })),
-            Some(SnapshotRef::Number(number)) => Some(*number),
-            Some(SnapshotRef::Label(label)) => {
-                let key = [&vdisk.to_be_bytes()[..], &label.key()].concat();
-                let row = self.tables.get::<LabelRow>(&key).await?;
-                row.filter(|row| row.label == label.as_str()).map(|row| row.number)
-            }
+        let Some(snapshot) = &name.snapshot else {
+            return Ok(Some(VersionId { vdisk: row.vdisk, snapshot: None }));
         };
-        let Some(number) = snapshot else { return Ok(None) };
-        let row = self.snapshot_row(vdisk, number).await?.filter(is_named);
-        Ok(row.map(|_| VersionId { vdisk, snapshot: Some(number) }))
+        for vdisk in self.lines(row.vdisk).await? {
+            let number = match snapshot {
+                SnapshotRef::Number(number) => Some(*number),
+                SnapshotRef::Label(label) => {
+                    let key = [&vdisk.to_be_bytes()[..], &label.key()].concat();
+                    let row = self.tables.get::<LabelRow>(&key).await?;
+                    row.filter(|row| row.label == label.as_str()).map(|row| row.number)
+                }
+            };
+            let Some(number) = number else { continue };
+            if self.snapshot_row(vdisk, number).await?.is_some_and(|row| is_named(&row)) {
+                return Ok(Some(VersionId { vdisk, snapshot: Some(number) }));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a version has its name, so that a client may open it.
@@ -184,7 +189,11 @@ impl Inner {
         if origin.is_none() && !has_base {
             own.push(Root::empty(Form::runs(TreeKind::Base, number, crate::map::SumKind::Crc32c)));
         }
-        Ok(Rc::new(Vdisk::new(row, origin, kept, own, dead)))
+        let vdisk = Vdisk::new(row, origin, kept, own, dead);
+        if !self.is_replaying.get() {
+            vdisk.skip_numbers();
+        }
+        Ok(Rc::new(vdisk))
     }
 
     /// Returns the next number of the allocator, for a vdisk, a group or a hold.
@@ -235,7 +244,7 @@ impl Inner {
         }
     }
 
-    async fn new_row(
+    pub async fn new_row(
         self: &Rc<Self>,
         name: &VdiskName,
         size: u64,
@@ -266,7 +275,7 @@ impl Inner {
             reservation: 0,
             quota: 0,
             next_number,
-            numbers_end: next_number + NUMBERS_STEP,
+            numbers_end: next_number,
             newest_kept: 0,
             snapshots: 0,
             own_blocks: 0,
@@ -281,13 +290,14 @@ impl Inner {
             keep_interval_s: 0,
             mark: [0; 32],
             composition: [0; 32],
+            family: 0,
             trees: 0,
             cipher: Cipher::NONE,
         })
     }
 
     /// Returns the rows of a new vdisk in all tables.
-    fn rows_of_new(&self, row: &VdiskRow, highest_number: Number) -> Vec<(Table, Vec<u8>)> {
+    pub fn rows_of_new(&self, row: &VdiskRow, highest_number: Number) -> Vec<(Table, Vec<u8>)> {
         let name = VdiskName::parse(&row.name).expect("a new vdisk has a valid name");
         let named = NameRow {
             key: name.key(),
@@ -351,29 +361,39 @@ impl Inner {
         let VersionId { vdisk, snapshot: Some(number) } = id else {
             unreachable!("the origin of a clone is a snapshot");
         };
-        let Some(mut snapshot) = self.snapshot_row(vdisk, number).await? else {
+        let Some(snapshot) = self.snapshot_row(vdisk, number).await? else {
             bail!(NotFound, "the snapshot {origin} was removed meanwhile");
         };
         // The numbers of a name are never used twice.
         let highest = before.map_or(0, |row| row.highest_number);
         let row = self.new_row(name, snapshot.size, Some(id), highest.max(number) + 1).await?;
-        snapshot.holds += 1;
-        let hold = HoldRow {
-            vdisk,
-            number,
-            hold: row.vdisk,
-            kind: HoldKind::CLONE,
-            holder: row.vdisk,
-            identity: row.line,
-            epoch: row.epoch,
-            expires_unix_s: 0,
-            borrowed: 0,
-            made_unix_s: row.made_unix_s,
-        };
-        let mut rows = vec![row_bytes(&hold), row_bytes(&snapshot)];
+        let mut rows = self.rows_of_hold(HoldKind::CLONE, &row, snapshot);
         rows.extend(self.rows_of_new(&row, highest));
         self.commit(Change::Rows(rows, Vec::new())).await?;
         Ok(VersionId { vdisk: row.vdisk, snapshot: None })
+    }
+
+    /// Returns the rows of a hold of a new vdisk on its origin.
+    pub fn rows_of_hold(
+        &self,
+        kind: HoldKind,
+        holder: &VdiskRow,
+        mut snapshot: SnapshotRow,
+    ) -> Vec<(Table, Vec<u8>)> {
+        snapshot.holds += 1;
+        let hold = HoldRow {
+            vdisk: snapshot.vdisk,
+            number: snapshot.number,
+            hold: holder.vdisk,
+            kind,
+            holder: holder.vdisk,
+            identity: holder.line,
+            epoch: holder.epoch,
+            expires_unix_s: 0,
+            borrowed: 0,
+            made_unix_s: holder.made_unix_s,
+        };
+        vec![row_bytes(&hold), row_bytes(&snapshot)]
     }
 }
 
@@ -415,11 +435,12 @@ impl Inner {
             }
             vdisks.push(self.vdisk(id.vdisk).await?);
         }
-        for (vdisk, name) in vdisks.iter().zip(names) {
+        for name in names {
             let Some(label) = label else { continue };
-            let key = [&vdisk.number.to_be_bytes()[..], &label.key()].concat();
-            if self.tables.get::<LabelRow>(&key).await?.is_some() {
-                return Err(error!(InUse, "{name}@{label} exists already")
+            let snapshot = Some(SnapshotRef::Label(label.clone()));
+            let labelled = VersionName { vdisk: name.clone(), snapshot };
+            if self.find(&labelled).await?.is_some() {
+                return Err(error!(InUse, "{labelled} exists already")
                     .next("choose another label, or remove that snapshot"));
             }
         }

@@ -11,7 +11,7 @@ use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
 use crate::map::{self, BLOCKS_MAX, Content as Found, Layer, Reader, Root, Scan, nodes_after};
-use crate::rows::{Table, TreeRow, VdiskRow};
+use crate::rows::{Table, TreeRow, VdiskRow, VdiskState};
 use crate::space::bits::Bits;
 use crate::{Address, NUMBER_MAX};
 
@@ -103,7 +103,7 @@ impl Inner {
             }
         }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
-            checked.vdisks += 1;
+            checked.vdisks += u64::from(row.state == VdiskState::LIVE);
             let reaching = async {
                 let vdisk = self.vdisk(row.vdisk).await?;
                 self.reach_line(&vdisk, &mut reached).await

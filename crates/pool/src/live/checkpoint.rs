@@ -86,7 +86,7 @@ impl Inner {
     async fn run_checkpoint(self: &Rc<Self>, flags: SuperblockFlags) -> Result<()> {
         let _turn = self.checkpointing.lock().await;
         self.check_writable()?;
-        let cut = self.cut();
+        let cut = self.cut(flags);
         // Records may begin again.
         self.changed();
         let written = self.write_checkpoint(cut, flags).await;
@@ -96,9 +96,13 @@ impl Inner {
         })
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, flags: SuperblockFlags) -> Cut {
         let touched = std::mem::take(&mut *self.touched.borrow_mut());
         let take = |vdisk: Rc<Vdisk>| {
+            // Without a handle it is forgotten when this checkpoint counts.
+            if flags == SuperblockFlags::CLOSED || Rc::strong_count(&vdisk) == 2 {
+                vdisk.release_numbers();
+            }
             let (first, next) = (vdisk.cut.get(), vdisk.next.get());
             let fresh = vdisk.fresh.replace(Changes::new(SUM_BYTES, next));
             *vdisk.taken.borrow_mut() = Some(Rc::new(fresh));
@@ -178,17 +182,17 @@ impl Inner {
             own[0] = merged.await?.root;
         }
         let is_grown = own.len() == 2 && own[0].blocks.saturating_mul(FOLD_PART) > own[1].blocks;
-        if is_grown || removal.head && own.len() == 2 {
+        if is_grown || removal.head.is_some() && own.len() == 2 {
             self.fold(passes, &mut own, cut, &mut finds.found).await?;
         }
         self.settle(vdisk, &mut finds, cut);
         let mut dead = vdisk.dead.get();
         dead = self.merge_dead(passes, dead, cut, std::mem::take(&mut finds.dead)).await?;
-        if removal.head {
+        if let Some(state) = removal.head {
             let after = vdisk.kept.borrow().before(cut);
             self.sweep(passes, &own, NUMBER_MAX, after).await?;
             own.clear();
-            vdisk.is_head_removed.set(true);
+            vdisk.merged_state.set(state);
             self.remove_pass(PassKind::REMOVE_LAST, vdisk);
         }
         // The snapshots count as kept for other changes until this checkpoint counts: a replay of an older root needs
@@ -354,7 +358,7 @@ impl Inner {
         let mut dead = dead;
         // Without a head, the newest snapshot has no successor. Its trees free what it alone sees.
         let last = removed.iter().copied().max();
-        let last = last.filter(|last| vdisk.is_head_removed.get() && kept.after(*last).is_none());
+        let last = last.filter(|last| vdisk.is_head_removed() && kept.after(*last).is_none());
         if let Some(number) = last {
             let mut found = Found::default();
             let trees = own_trees(&self.tables, vdisk.number, number).await?;
@@ -451,13 +455,15 @@ impl Inner {
             self.tables.remove_taken(Table::Trees, &head_key(vdisk.number, index as u64));
         }
         put(DEAD_ENTRIES_INDEX, dead);
-        let is_gone = vdisk.is_head_removed.get() && kept.numbers().next().is_none();
+        let is_gone = vdisk.is_head_removed() && kept.numbers().next().is_none();
         if is_gone && let Some(origin) = &vdisk.origin {
             let id = VersionId { vdisk: origin.vdisk.number, snapshot: origin.number };
             self.ended.borrow_mut().push((vdisk.number, id));
         }
         match is_gone {
             true => {
+                let line = [vdisk.row.borrow().first_line(), vdisk.number];
+                self.tables.remove_taken(Table::Lines, &line.map(u64::to_be_bytes).concat());
                 self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
                 self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
             }
@@ -537,9 +543,9 @@ fn row_at_cut(vdisk: &Vdisk, kept: &Kept) -> VdiskRow {
     row.next_number = cut;
     row.snapshots = before().count() as u64;
     row.newest_kept = before().last().unwrap_or(0);
-    match vdisk.is_head_removed.get() {
-        true => (row.state, row.name) = (VdiskState::REMOVED, String::new()),
-        false => row.state = VdiskState::LIVE,
+    row.state = vdisk.merged_state.get();
+    if row.state == VdiskState::REMOVED {
+        row.name = String::new();
     }
     row
 }

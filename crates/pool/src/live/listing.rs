@@ -66,13 +66,15 @@ impl Inner {
     pub async fn list(&self, after: &str, most: usize) -> Result<Vec<Listed>> {
         let mut all = Vec::new();
         for (name, vdisk) in self.live().await? {
-            for label in self.tables.all_of::<LabelRow>(&vdisk.vdisk.to_be_bytes()).await? {
-                let listed = format!("{name}@{}", label.label);
-                let Some(row) = self.snapshot_row(vdisk.vdisk, label.number).await? else {
-                    continue;
-                };
-                if listed.as_str() > after && is_named(&row) {
-                    all.push(Listed { name: listed, size_bytes: row.size, is_snapshot: true });
+            for line in self.lines(vdisk.vdisk).await? {
+                for label in self.tables.all_of::<LabelRow>(&line.to_be_bytes()).await? {
+                    let listed = format!("{name}@{}", label.label);
+                    let Some(row) = self.snapshot_row(line, label.number).await? else {
+                        continue;
+                    };
+                    if listed.as_str() > after && is_named(&row) {
+                        all.push(Listed { name: listed, size_bytes: row.size, is_snapshot: true });
+                    }
                 }
             }
             if name.as_str() > after {
@@ -124,21 +126,42 @@ impl Inner {
     ) -> Result<Vec<ListedSnapshot>> {
         let version = VersionName { vdisk: name.clone(), snapshot: None };
         let Some(id) = self.find(&version).await? else { return Err(missing(&version)) };
-        let (mut all, mut next) = (Vec::new(), Some(snapshot_key(id.vdisk, from)));
-        while let Some(key) = next.filter(|_| all.len() < most) {
-            let wanted = (most - all.len()).min(PAGE_ROWS_MAX);
-            let (rows, rest) = self.tables.page::<SnapshotRow>(&key, wanted).await?;
-            next = rest.filter(|_| rows.last().is_some_and(|row| row.vdisk == id.vdisk));
-            for row in rows.into_iter().filter(|row| row.vdisk == id.vdisk && is_named(row)) {
-                let label = match row.flags.0 & SnapshotFlags::DETAILS.0 {
-                    0 => None,
-                    _ => self.label(id.vdisk, row.number).await?,
-                };
-                let SnapshotRow { number, size: size_bytes, taken_unix_us, holds, .. } = row;
-                all.push(ListedSnapshot { number, label, size_bytes, taken_unix_us, holds });
+        let mut all = Vec::new();
+        for line in self.lines(id.vdisk).await?.into_iter().rev() {
+            let mut next = Some(from);
+            while let Some(from) = next.filter(|_| all.len() < most) {
+                let (rows, rest) = self.named_from(line, from, most - all.len()).await?;
+                next = rest;
+                for row in rows {
+                    let label = match row.flags.0 & SnapshotFlags::DETAILS.0 {
+                        0 => None,
+                        _ => self.label(line, row.number).await?,
+                    };
+                    let SnapshotRow { number, size: size_bytes, taken_unix_us, holds, .. } = row;
+                    all.push(ListedSnapshot { number, label, size_bytes, taken_unix_us, holds });
+                }
             }
         }
         Ok(all)
+    }
+
+    /// Returns up to `most` snapshots of a line that have names, with numbers from `from` on, and the number from which
+    /// the next page begins; `None` behind the last one.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn named_from(
+        &self,
+        line: u64,
+        from: Number,
+        most: usize,
+    ) -> Result<(Vec<SnapshotRow>, Option<Number>)> {
+        let key = snapshot_key(line, from);
+        let (mut rows, rest) = self.tables.page::<SnapshotRow>(&key, most.min(PAGE_ROWS_MAX)).await?;
+        rows.retain(|row| row.vdisk == line);
+        let next = rows.last().filter(|_| rest.is_some()).map(|row| row.number + 1);
+        rows.retain(is_named);
+        Ok((rows, next))
     }
 
     /// Returns the names and rows of all vdisks.

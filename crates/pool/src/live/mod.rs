@@ -8,6 +8,7 @@
 //! | `listing.rs` | lists of vdisks and snapshots |
 //! | `rules.rs` | snapshots without a command, and rules that remove them; labels |
 //! | `removal.rs` | removals of vdisks and snapshots |
+//! | `rollback.rs` | rollbacks, and the lines of a name |
 //! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
 //! | `read.rs` | reads and block status |
@@ -27,6 +28,7 @@ mod opening;
 mod pool;
 mod read;
 mod removal;
+mod rollback;
 mod room;
 mod rules;
 mod step;
@@ -41,5 +43,6 @@ pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, Pool, Usage};
 pub use read::READS_MAX;
+pub use rollback::LINES_MAX;
 pub use rules::{Keep, Taking};
 pub use version::Version;

@@ -254,6 +254,7 @@ fn inner(
         ended: RefCell::default(),
         opened: RefCell::default(),
         epoch: Cell::new(0),
+        is_replaying: Cell::new(true),
         failure: RefCell::default(),
         is_read_only: options.read_only,
         tasks: TaskGroup::new(env),
@@ -316,6 +317,10 @@ impl Inner {
             }
         }
         self.numbers.next.set(self.numbers.end.get());
+        self.is_replaying.set(false);
+        for vdisk in self.vdisks.borrow().values() {
+            vdisk.skip_numbers();
+        }
         self.room.with(Space::replayed);
         Ok(())
     }
@@ -422,7 +427,7 @@ impl Inner {
                 let row = VdiskRow::decode(row).map_err(bad)?;
                 if row.state != VdiskState::LIVE {
                     let vdisk: Rc<Vdisk> = self.vdisk(row.vdisk).await?;
-                    self.plan_removal(&vdisk).await?;
+                    self.plan_leaving(&vdisk).await?;
                 }
             }
             Table::Snapshots => {

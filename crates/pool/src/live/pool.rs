@@ -74,6 +74,8 @@ pub struct Inner {
     pub opened: RefCell<BTreeMap<VersionId, u32>>,
     /// Raised when changes in memory move: at each cut, and at the end of each checkpoint.
     pub epoch: Cell<u64>,
+    /// Whether the log is replayed now.
+    pub is_replaying: Cell<bool>,
     /// The error after which the pool takes no changes.
     pub failure: RefCell<Option<Error>>,
     pub is_read_only: bool,
@@ -136,6 +138,16 @@ impl Inner {
     pub fn touch(&self, vdisk: &Rc<Vdisk>) {
         let mut touched = self.touched.borrow_mut();
         touched.entry(vdisk.number).or_insert_with(|| vdisk.clone());
+    }
+
+    /// Notes that the next checkpoint writes the rows of all vdisks in memory with snapshot numbers in reserve, so that
+    /// it gives the numbers back.
+    pub fn touch_all(&self) {
+        for vdisk in self.vdisks.borrow().values() {
+            if vdisk.next.get() < vdisk.row.borrow().numbers_end {
+                self.touch(vdisk);
+            }
+        }
     }
 
     /// Makes all acknowledged changes durable.
@@ -282,6 +294,24 @@ impl Pool {
     /// there are data behind it; those of the device.
     pub async fn resize(&self, name: &VdiskName, size: u64) -> Result<()> {
         self.0.resize(name, size).await
+    }
+
+    /// Gives a vdisk the content of one of its snapshots. If its own content is in no snapshot, one is taken first, and
+    /// its number is returned. All snapshots keep their names. Durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such snapshot, `InUse` if a client has the vdisk open, `Limit` if snapshots of too many
+    /// rollbacks are kept; those of the device.
+    pub async fn roll_back(&self, to: &VersionName) -> Result<Option<Number>> {
+        self.0.roll_back(to).await
+    }
+
+    /// Checks that [`Pool::roll_back`] would succeed.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_rollback(&self, to: &VersionName) -> Result<()> {
+        self.0.check_rollback(to).await.map(drop)
     }
 
     /// Checks that [`Pool::create`] would make a vdisk.
@@ -467,7 +497,10 @@ impl Pool {
     pub async fn close(&self) -> Result<()> {
         let closing = self.0.tasks.close(|| self.0.begin_keeping()).await;
         let written = match self.0.check_writable() {
-            Ok(()) => self.0.checkpoint(SuperblockFlags::CLOSED).await,
+            Ok(()) => {
+                self.0.touch_all();
+                self.0.checkpoint(SuperblockFlags::CLOSED).await
+            }
             Err(_) => Ok(()),
         };
         closing.done();

@@ -26,6 +26,8 @@ pub struct Rows {
     pub removed: Vec<(Table, Vec<u8>)>,
     /// Whether the row of a pass is among them.
     has_pass: bool,
+    /// The vdisks of the rows: they stay in memory, so that the record finds them.
+    vdisks: Vec<Rc<Vdisk>>,
 }
 
 impl Inner {
@@ -36,8 +38,6 @@ impl Inner {
     pub async fn remove(self: &Rc<Self>, name: &VersionName) -> Result<u64> {
         let _turn = self.names.lock().await;
         let (id, holds) = self.check_remove(name).await?;
-        // In memory, so that the record finds it.
-        let vdisk = self.vdisk(id.vdisk).await?;
         match id.snapshot {
             Some(number) => {
                 let mut rows = Rows::default();
@@ -47,7 +47,13 @@ impl Inner {
                 self.take_name(&mut rows, row).await?;
                 self.commit(Change::Rows(rows.put, rows.removed)).await?;
             }
-            None => self.remove_vdisk(&vdisk, &name.vdisk).await?,
+            None => {
+                let lines = self.lines(id.vdisk).await?;
+                // In memory, so that the record finds it.
+                let vdisk = self.vdisk(id.vdisk).await?;
+                self.remove_vdisk(&vdisk, &name.vdisk).await?;
+                self.remove_replaced(&lines[1..]).await?;
+            }
         }
         self.wants_checkpoint.set(true);
         self.changed();
@@ -61,27 +67,31 @@ impl Inner {
     pub async fn check_remove(&self, name: &VersionName) -> Result<(VersionId, u64)> {
         self.check_writable()?;
         let Some(id) = self.find(name).await? else { return Err(missing(name)) };
-        if self.is_open(id) {
+        if let Some(number) = id.snapshot {
+            if self.opened.borrow().contains_key(&id) {
+                return Err(in_use(name));
+            }
+            let row = self.snapshot_row(id.vdisk, number).await?;
+            return Ok((id, row.map_or(0, |row| row.holds.into())));
+        }
+        let lines = self.lines(id.vdisk).await?;
+        if self.opened.borrow().keys().any(|open| lines.contains(&open.vdisk)) {
             return Err(in_use(name));
         }
-        let rows = match id.snapshot {
-            Some(number) => self.snapshot_row(id.vdisk, number).await?.into_iter().collect(),
-            None => self.tables.all_of::<SnapshotRow>(&id.vdisk.to_be_bytes()).await?,
-        };
-        Ok((id, rows.iter().map(|row| u64::from(row.holds)).sum()))
-    }
-
-    /// Whether a client has a snapshot open, or a version of a vdisk.
-    fn is_open(&self, id: VersionId) -> bool {
-        let opened = self.opened.borrow();
-        match id.snapshot {
-            Some(_) => opened.contains_key(&id),
-            None => opened.keys().any(|open| open.vdisk == id.vdisk),
+        let (mut holds, mut own) = (0, 0);
+        for line in &lines {
+            let rows = self.tables.all_of::<SnapshotRow>(&line.to_be_bytes()).await?;
+            holds += rows.iter().map(|row| u64::from(row.holds)).sum::<u64>();
+            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
+            // The hold of a rollback ends with the vdisk.
+            own += u64::from(row.is_some_and(|row| lines.contains(&row.origin)));
         }
+        Ok((id, holds - own))
     }
 
     /// Removes the name of a snapshot. Without a hold, the snapshot leaves.
-    pub async fn take_name(&self, rows: &mut Rows, mut row: SnapshotRow) -> Result<()> {
+    pub async fn take_name(self: &Rc<Self>, rows: &mut Rows, mut row: SnapshotRow) -> Result<()> {
+        rows.vdisks.push(self.vdisk(row.vdisk).await?);
         let key = snapshot_key(row.vdisk, row.number);
         if row.flags.0 & SnapshotFlags::DETAILS.0 != 0
             && let Some(details) = self.tables.get::<DetailRow>(&key).await?
@@ -99,28 +109,37 @@ impl Inner {
     }
 
     async fn remove_vdisk(self: &Rc<Self>, vdisk: &Rc<Vdisk>, name: &VdiskName) -> Result<()> {
-        let now = self.env.wall().as_secs();
-        let mut row = vdisk.row.borrow().clone();
         let Some(mut named) = self.tables.get::<NameRow>(&name.key()).await? else {
             bail!(Corrupt, "the name {name} has no row");
         };
         named.state = NameState::GONE;
         named.highest_number = named.highest_number.max(vdisk.sealed.get() - 1);
-        named.changed_unix_s = now;
+        named.changed_unix_s = self.env.wall().as_secs();
+        let mut rows = Rows { put: vec![row_bytes(&named)], ..Rows::default() };
+        self.plan_removal(vdisk, &mut rows).await?;
+        self.commit(Change::Rows(rows.put, rows.removed)).await.map(drop)
+    }
+
+    /// Adds the rows that remove a line with its snapshots.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn plan_removal(&self, vdisk: &Vdisk, rows: &mut Rows) -> Result<()> {
+        self.plan_leaving(vdisk).await?;
+        let mut row = vdisk.row.borrow().clone();
         row.name = String::new();
         row.state = VdiskState::REMOVING;
-        row.removed_unix_s = now;
-        let pass = pass_row(PassKind::REMOVE_LAST, vdisk.number);
-        self.plan_removal(vdisk).await?;
-        let put = vec![row_bytes(&named), row_bytes(&row), row_bytes(&pass)];
-        self.commit(Change::Rows(put, Vec::new())).await.map(drop)
+        row.removed_unix_s = self.env.wall().as_secs();
+        rows.put.push(row_bytes(&row));
+        rows.put.push(row_bytes(&pass_row(PassKind::REMOVE_LAST, vdisk.number)));
+        Ok(())
     }
 
     /// Finds the snapshots that leave with their vdisk: those without a hold.
     ///
     /// # Errors
     /// Those of reads of tables.
-    pub async fn plan_removal(&self, vdisk: &Vdisk) -> Result<()> {
+    pub async fn plan_leaving(&self, vdisk: &Vdisk) -> Result<()> {
         let rows = self.tables.all_of::<SnapshotRow>(&vdisk.number.to_be_bytes()).await?;
         let leaves =
             |row: &SnapshotRow| row.holds == 0 && row.flags.0 & SnapshotFlags::LEAVING.0 == 0;
@@ -146,12 +165,14 @@ impl Inner {
             if let Some(mut row) = self.snapshot_row(origin.vdisk, number).await? {
                 row.holds = row.holds.saturating_sub(1);
                 let vdisk = self.vdisk(origin.vdisk).await?;
-                let is_nameless =
-                    row.flags.0 & SnapshotFlags::NAMELESS.0 != 0 || vdisk.is_headless();
+                let has_names =
+                    matches!(vdisk.row.borrow().state, VdiskState::LIVE | VdiskState::REPLACED);
+                let is_nameless = row.flags.0 & SnapshotFlags::NAMELESS.0 != 0 || !has_names;
                 if row.holds == 0 && is_nameless {
                     leave(&mut rows, &mut row);
                     self.wants_checkpoint.set(true);
                 }
+                rows.vdisks.push(vdisk);
                 rows.put.push(row_bytes(&row));
             }
             self.commit(Change::Rows(rows.put, rows.removed)).await?;
@@ -167,9 +188,9 @@ impl Inner {
     pub async fn continue_removals(self: &Rc<Self>) -> Result<()> {
         for pass in self.tables.all_of::<PassRow>(&[]).await? {
             let vdisk = self.vdisk(pass.vdisk).await?;
-            if pass.kind == u64::from(PassKind::REMOVE_LAST.0) && !vdisk.removal.borrow().head {
-                self.plan_removal(&vdisk).await?;
-                vdisk.begin_removal();
+            if pass.kind == u64::from(PassKind::REMOVE_LAST.0) && vdisk.removal.borrow().head.is_none() {
+                self.plan_leaving(&vdisk).await?;
+                vdisk.lose_head(VdiskState::REMOVING);
             }
             for row in self.tables.all_of::<SnapshotRow>(&pass.vdisk.to_be_bytes()).await? {
                 if row.flags.0 & SnapshotFlags::LEAVING.0 != 0 {
@@ -187,10 +208,10 @@ impl Inner {
                 ended.push((hold.hold, origin));
             }
         }
-        match ended.is_empty() {
-            true => Ok(()),
-            false => self.release_holds(ended).await,
+        if !ended.is_empty() {
+            self.release_holds(ended).await?;
         }
+        self.remove_nameless_lines().await
     }
 
     /// Changes the size of a vdisk.
@@ -247,7 +268,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes / u64::from(BLOCK_BYTES)
 }
 
-fn in_use(name: &VersionName) -> Error {
+pub fn in_use(name: &VersionName) -> Error {
     error!(InUse, "clients have {name} open").next("disconnect those clients first")
 }
 
@@ -275,10 +296,14 @@ fn pass_row(kind: PassKind, vdisk: u64) -> PassRow {
 }
 
 impl Vdisk {
-    /// Notes that the head and the planned snapshots are removed.
-    pub fn begin_removal(&self) {
+    /// Notes that the head is removed. The planned snapshots leave with it, unless they keep their names.
+    pub fn lose_head(&self, state: VdiskState) {
         let mut removal = self.removal.borrow_mut();
-        removal.head = true;
+        if state == VdiskState::REPLACED {
+            removal.head = Some(state);
+            return;
+        }
+        removal.head = Some(VdiskState::REMOVED);
         let leaving = std::mem::take(&mut removal.with_head);
         removal.snapshots.extend(leaving);
     }

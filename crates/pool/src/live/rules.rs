@@ -184,9 +184,9 @@ impl Inner {
         for part in removed.chunks(REMOVED_AT_ONCE) {
             let _turn = self.names.lock().await;
             let mut rows = Rows::default();
-            for number in part {
-                let id = VersionId { vdisk: vdisk.number, snapshot: Some(*number) };
-                let row = self.snapshot_row(vdisk.number, *number).await?;
+            for (line, number) in part {
+                let id = VersionId { vdisk: *line, snapshot: Some(*number) };
+                let row = self.snapshot_row(*line, *number).await?;
                 let is_free = |row: &SnapshotRow| is_named(row) && row.holds == 0;
                 // A client may have opened it meanwhile, or a command has removed it.
                 let row = row.filter(is_free).filter(|_| !self.opened.borrow().contains_key(&id));
@@ -203,28 +203,30 @@ impl Inner {
         Ok(removed.len() as u64)
     }
 
-    /// Returns the snapshots that a rule does not keep.
-    async fn not_kept(&self, vdisk: &Vdisk, keep: Keep) -> Result<Vec<Number>> {
+    /// Returns the snapshots that a rule does not keep: their lines and numbers.
+    async fn not_kept(&self, vdisk: &Vdisk, keep: Keep) -> Result<Vec<(u64, Number)>> {
         if keep == Keep::ALL {
             return Ok(Vec::new());
         }
         let (mut all, mut intervals) = (Vec::new(), BTreeSet::new());
-        let mut next = Some(snapshot_key(vdisk.number, 0));
-        while let Some(key) = next {
-            let (rows, rest) = self.tables.page::<SnapshotRow>(&key, PAGE_ROWS_MAX).await?;
-            next = rest.filter(|_| rows.last().is_some_and(|row| row.vdisk == vdisk.number));
-            for row in rows.into_iter().filter(|row| row.vdisk == vdisk.number && is_named(row)) {
-                let interval = (row.taken_unix_us / 1_000_000).checked_div(keep.interval_s);
-                let is_first = interval.is_some_and(|interval| intervals.insert(interval));
-                let is_labelled = row.flags.0 & SnapshotFlags::DETAILS.0 != 0;
-                let id = VersionId { vdisk: vdisk.number, snapshot: Some(row.number) };
-                let is_in_use = row.holds > 0 || self.opened.borrow().contains_key(&id);
-                all.push((row.number, is_first || is_labelled || is_in_use));
+        for line in self.lines(vdisk.number).await?.into_iter().rev() {
+            let mut next = Some(1);
+            while let Some(from) = next {
+                let (rows, rest) = self.named_from(line, from, PAGE_ROWS_MAX).await?;
+                next = rest;
+                for row in rows {
+                    let interval = (row.taken_unix_us / 1_000_000).checked_div(keep.interval_s);
+                    let is_first = interval.is_some_and(|interval| intervals.insert(interval));
+                    let is_labelled = row.flags.0 & SnapshotFlags::DETAILS.0 != 0;
+                    let id = VersionId { vdisk: line, snapshot: Some(row.number) };
+                    let is_in_use = row.holds > 0 || self.opened.borrow().contains_key(&id);
+                    all.push(((line, row.number), is_first || is_labelled || is_in_use));
+                }
             }
         }
         let before = all.len().saturating_sub(usize::try_from(keep.last).unwrap_or(usize::MAX));
         let removed = all[..before].iter().filter(|(_, is_kept)| !is_kept);
-        Ok(removed.map(|(number, _)| *number).collect())
+        Ok(removed.map(|(id, _)| *id).collect())
     }
 
     /// Gives a snapshot a label, or takes it away. Durable after a flush.

@@ -87,13 +87,13 @@ impl Inner {
                     let mut old = vdisk.row.borrow_mut();
                     old.size = new.size;
                     old.removed_unix_s = new.removed_unix_s;
-                    old.flags = new.flags;
+                    (old.flags, old.family) = (new.flags, new.family);
                     old.cadence_us = new.cadence_us;
                     old.keep_last = new.keep_last;
                     old.keep_interval_s = new.keep_interval_s;
-                    if old.state == VdiskState::LIVE && new.state != VdiskState::LIVE {
+                    if new.state != old.state && new.state != VdiskState::LIVE {
                         old.state = new.state;
-                        vdisk.begin_removal();
+                        vdisk.lose_head(new.state);
                         self.touch(vdisk);
                     }
                 }

@@ -38,8 +38,8 @@ pub struct Vdisk {
     pub cut: Cell<Number>,
     /// Number of the next snapshot at the cut before, while a checkpoint runs.
     pub cut_before: Cell<Number>,
-    /// Whether a checkpoint has removed the head.
-    pub is_head_removed: Cell<bool>,
+    /// State as of the last cut that a checkpoint has merged. Only a live vdisk has a head.
+    pub merged_state: Cell<VdiskState>,
     /// The versions that the next checkpoint removes.
     pub removal: RefCell<Removal>,
     /// Whether a record since the last snapshot has changes, by the records in order.
@@ -51,8 +51,8 @@ pub struct Vdisk {
 /// The versions of a line that a checkpoint removes, by the records before its cut.
 #[derive(Default)]
 pub struct Removal {
-    /// Whether the head is removed.
-    pub head: bool,
+    /// State of the vdisk without its head, if that is removed.
+    pub head: Option<VdiskState>,
     /// Snapshots that leave.
     pub snapshots: BTreeSet<Number>,
     /// Snapshots that leave with the head, if a record removes it.
@@ -85,7 +85,11 @@ impl Vdisk {
             sealed: Cell::new(next),
             cut: Cell::new(next),
             cut_before: Cell::new(next),
-            is_head_removed: Cell::new(row.state == VdiskState::REMOVED),
+            merged_state: Cell::new(match row.state {
+                // A pass has yet to remove the head.
+                VdiskState::REMOVING => VdiskState::LIVE,
+                state => state,
+            }),
             removal: RefCell::default(),
             is_changed: Cell::new(is_changed),
             has_timer: Cell::new(false),
@@ -99,6 +103,28 @@ impl Vdisk {
             Some(_) => self.cut_before.get(),
             None => self.cut.get(),
         }
+    }
+
+    /// Skips the snapshot numbers that an earlier opening had in reserve: a client may have seen them.
+    pub fn skip_numbers(&self) {
+        let end = self.row.borrow().numbers_end;
+        if self.next.get() < end {
+            self.next.set(end);
+            self.sealed.set(end);
+            self.row.borrow_mut().next_number = end;
+        }
+    }
+
+    /// Gives back the snapshot numbers in reserve, if no record that takes one is in flight.
+    pub fn release_numbers(&self) {
+        if self.sealed.get() == self.next.get() {
+            self.row.borrow_mut().numbers_end = self.next.get();
+        }
+    }
+
+    /// Whether a checkpoint has removed the head.
+    pub fn is_head_removed(&self) -> bool {
+        self.merged_state.get() != VdiskState::LIVE
     }
 
     /// Whether the vdisk has one of these flags.

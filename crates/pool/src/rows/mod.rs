@@ -24,7 +24,7 @@ pub use hold::{HoldKind, HoldRow, RemovedRow};
 pub use pass::{ForeignFreeRow, PassKind, PassRow, PeerRow};
 pub use snapshot::{DetailRow, LabelRow, SnapshotFlags, SnapshotRow};
 pub use vdisk::{
-    Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, OriginRow, SumKind, TREES_MAX, TreeRow, VdiskFlags,
+    Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, LineRow, OriginRow, SettledRow, SumKind, TREES_MAX, TreeRow, VdiskFlags,
     VdiskRow, VdiskState,
 };
 
@@ -133,6 +133,10 @@ tables! {
     Slabs = 15, SlabRow;
     /// Allocators.
     Allocators = 16, AllocatorRow;
+    /// Lines that had a name before a rollback.
+    Lines = 17, LineRow;
+    /// Trees of settled snapshots.
+    Settled = 18, SettledRow;
 }
 
 impl Table {

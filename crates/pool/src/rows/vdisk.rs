@@ -49,6 +49,8 @@ kinds! {
         REMOVING = 2,
         /// Its head is gone; snapshots of it are still held.
         REMOVED = 3,
+        /// A rollback gave its name to another line. Its head is gone; its snapshots have names.
+        REPLACED = 4,
     }
 }
 
@@ -92,7 +94,7 @@ kinds! {
 
 row! {
     /// A vdisk.
-    VdiskRow of Vdisks, zeros 131;
+    VdiskRow of Vdisks, zeros 123;
     key {
         /// Number of the vdisk, which is also the line of its trees.
         vdisk: u64 as BigU64,
@@ -166,6 +168,8 @@ row! {
         mark: [u8; 32] as Opaque<32>,
         /// Room for a composition.
         composition: [u8; 32] as Opaque<32>,
+        /// First line that had the name, if a rollback gave the name to another line; else 0.
+        family: u64 as U64,
         /// Number of trees of the head.
         trees: u32 as U32,
         /// Cipher of the tags.
@@ -222,6 +226,38 @@ impl VdiskRow {
     }
 }
 
+impl VdiskRow {
+    /// Returns the number of the first line that had the name.
+    pub fn first_line(&self) -> u64 {
+        if self.family == 0 { self.vdisk } else { self.family }
+    }
+}
+
+row! {
+    /// A line that had a name before a rollback gave the name to another one.
+    LineRow of Lines, zeros 0;
+    key {
+        /// First line that had the name.
+        family: u64 as BigU64,
+        /// Number of the vdisk.
+        vdisk: u64 as BigU64,
+    }
+    value {
+        /// Time of the rollback, in seconds from 1970.
+        replaced_unix_s: u64 as U64,
+    }
+}
+
+impl LineRow {
+    fn check(&self) -> Result<(), String> {
+        let Self { family, vdisk, replaced_unix_s } = self;
+        match *family != 0 && family <= vdisk && *replaced_unix_s <= COUNT_MAX {
+            true => Ok(()),
+            false => Err(format!("line {vdisk} of family {family} is impossible")),
+        }
+    }
+}
+
 row! {
     /// A tree of a version, or the tree of the dead entries of a line.
     TreeRow of Trees, zeros 0;
@@ -250,6 +286,39 @@ impl TreeRow {
         }
         match self.descriptor == [0; DESCRIPTOR_BYTES] {
             true => Err(format!("tree {index} of vdisk {vdisk} up to {last} is empty")),
+            false => Ok(()),
+        }
+    }
+}
+
+row! {
+    /// A tree of a settled snapshot. The list has all blocks of the snapshot, those of its origins included.
+    SettledRow of Settled, zeros 0;
+    key {
+        /// Number of the vdisk.
+        vdisk: u64 as BigU64,
+        /// Number of the snapshot.
+        number: u64 as BigU64,
+        /// Index in the list, the newest tree first.
+        index: u64 as BigU64,
+    }
+    value {
+        /// Newest birth that counts in it.
+        newest_birth: u64 as U64,
+        /// Descriptor of the tree.
+        descriptor: Descriptor as Opaque<DESCRIPTOR_BYTES>,
+    }
+}
+
+impl SettledRow {
+    fn check(&self) -> Result<(), String> {
+        let Self { vdisk, number, index, newest_birth, .. } = self;
+        let is_index = *index < TREES_MAX.into();
+        if *vdisk == 0 || !(1..HEAD).contains(number) || !is_index || newest_birth > number {
+            return Err(format!("tree {index} of snapshot {number} of vdisk {vdisk} is impossible"));
+        }
+        match self.descriptor == [0; DESCRIPTOR_BYTES] {
+            true => Err(format!("tree {index} of snapshot {number} of vdisk {vdisk} is empty")),
             false => Ok(()),
         }
     }

@@ -61,7 +61,7 @@ fn golden_rows() -> Vec<(Table, Vec<u8>)> {
                 (304, &[0x10, 0x0e]),
                 (312, &[0x77; 32]),
                 (344, &[0x88; 32]),
-                (376, &[2, 0, 0, 0, 2]),
+                (376, &[1, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2]),
             ],
         ),
         row(Trees, 160, &[(6, &[1, 2]), (15, &[21]), (23, &[1]), (24, &[20]), (32, &[0xaa; 128])]),
@@ -159,6 +159,12 @@ fn golden_rows() -> Vec<(Table, Vec<u8>)> {
             48,
             &[(7, &[2]), (8, &[1]), (16, &[0x12; 16]), (32, &[14]), (40, &[11, 0, 0, 0x67])],
         ),
+        row(Lines, 24, &[(6, &[1, 1]), (14, &[1, 2]), (16, &[12, 0, 0, 0x67])]),
+        row(
+            Settled,
+            160,
+            &[(6, &[1, 2]), (15, &[21]), (23, &[1]), (24, &[20]), (32, &[0xaa; 128])],
+        ),
     ]
 }
 
@@ -188,13 +194,13 @@ fn pool_row_widths_equal_table_of_format_document() {
         assert!(key <= KEY_BYTES_MAX, "{table:?}");
         count += 1;
     }
-    assert_eq!(count, 17);
+    assert_eq!(count, 19);
 }
 
 #[test]
 fn pool_table_of_later_version_states_its_rule() {
     let rule = |number| Table::of_number(number).unwrap_err();
-    assert_eq!([17, 20, 24, u32::MAX].map(rule), [MustKnow::ToOpen; 4]);
+    assert_eq!([19, 20, 24, u32::MAX].map(rule), [MustKnow::ToOpen; 4]);
     assert_eq!([21, 22].map(rule), [MustKnow::ToWrite; 2]);
     assert_eq!(rule(23), MustKnow::No);
     assert_eq!(Table::of_number(13), Ok(Table::Names));
@@ -259,8 +265,8 @@ fn wrong_bytes(table: Table) -> &'static [(usize, u8)] {
             (295, 2),
             (303, 2),
             (311, 2),
-            (376, 17),
-            (381, 1),
+            (384, 17),
+            (389, 1),
             (511, 1),
         ],
         // Last; index; birth.
@@ -306,6 +312,10 @@ fn wrong_bytes(table: Table) -> &'static [(usize, u8)] {
         Table::Slabs => &[(0, 1), (8, 0), (12, 1), (16, 0), (22, 1), (24, 0), (30, 1)],
         // Number; state; reserved; incarnation; time.
         Table::Allocators => &[(7, 0), (7, 127), (8, 0), (9, 1), (39, 2), (47, 2)],
+        // Family; vdisk; time.
+        Table::Lines => &[(6, 2), (14, 0), (23, 2)],
+        // Number; index; birth.
+        Table::Settled => &[(15, 0), (23, 16), (31, 2)],
     }
 }
 
@@ -331,7 +341,7 @@ fn pool_rows_with_unknown_kinds_or_flags_keep_them_and_state_rule() {
     row[90] |= 0x80;
     row[91] |= 0x01;
     row[93] = 200;
-    row[380] = 150;
+    row[388] = 150;
     let vdisk = VdiskRow::decode(&row).unwrap();
     assert_eq!(vdisk.flags.unknown(), MustKnow::ToOpen);
     assert!(vdisk.flags.has(VdiskFlags::HOLES_HIDE_ORIGIN));
@@ -368,7 +378,7 @@ proptest! {
     #[test]
     fn pool_rows_have_one_encoding(
         changes in proptest::collection::vec((0_usize..512, any::<u8>()), 0..6),
-        pick in 0_usize..17,
+        pick in 0_usize..19,
     ) {
         let (table, mut row) = samples::rows().swap_remove(pick);
         for (at, value) in changes {

@@ -109,6 +109,7 @@ pub fn vdisk_row() -> VdiskRow {
         keep_interval_s: 3600,
         mark: [0x77; 32],
         composition: [0x88; 32],
+        family: 0x0101,
         trees: 2,
         cipher: Cipher::AES_XTS_HMAC,
     }
@@ -226,6 +227,14 @@ pub fn rows() -> Vec<(Table, Vec<u8>)> {
         incarnation: 14,
         changed_unix_s: 0x6700_000b,
     };
+    let line = LineRow { family: 0x0101, vdisk: 0x0102, replaced_unix_s: 0x6700_000c };
+    let settled = SettledRow {
+        vdisk: 0x0102,
+        number: 21,
+        index: 1,
+        newest_birth: 20,
+        descriptor: [0xaa; DESCRIPTOR_BYTES],
+    };
     vec![
         (Table::Extents, encode(&extent)),
         (Table::Free, encode(&free)),
@@ -244,6 +253,8 @@ pub fn rows() -> Vec<(Table, Vec<u8>)> {
         (Table::Owners, encode(&owner)),
         (Table::Slabs, encode(&slab)),
         (Table::Allocators, encode(&allocator)),
+        (Table::Lines, encode(&line)),
+        (Table::Settled, encode(&settled)),
     ]
 }
 

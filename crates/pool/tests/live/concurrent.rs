@@ -83,6 +83,7 @@ struct Counts {
     snapshots: u64,
     during_writes: u64,
     clones: u64,
+    rollbacks: u64,
     removals: u64,
     checkpoints: u64,
     cuts: u64,
@@ -346,7 +347,7 @@ impl Client {
     async fn command(self) {
         loop {
             self.pause(400).await;
-            match self.draw.below(10) {
+            match self.draw.below(12) {
                 0..=1 => self.create().await,
                 2..=4 => self.snapshot().await,
                 5 => self.clone_snapshot().await,
@@ -358,6 +359,7 @@ impl Client {
                     self.made_durable(begun);
                     self.model.borrow_mut().counts.checkpoints += 1;
                 }
+                9 | 10 => self.roll_back().await,
                 _ => self.read_snapshot().await,
             }
         }
@@ -445,6 +447,34 @@ impl Client {
         self.model.borrow_mut().counts.clones += 1;
     }
 
+    /// Rolls back a vdisk that no client uses. For its history, this is one write of all blocks.
+    async fn roll_back(&self) {
+        let Some((vdisk, number, stamps)) = self.any_snapshot() else { return };
+        let before = {
+            let mut model = self.model.borrow_mut();
+            let it = model.vdisk(&vdisk);
+            if it.is_busy || it.snapshots.len() >= SNAPSHOTS_MAX {
+                return;
+            }
+            it.is_busy = true;
+            let before = it.history.after(it.history.batches.len());
+            let writes = vec![Write { block: 0, stamps }];
+            it.history.batches.push(Batch { writes, acknowledged: None });
+            before
+        };
+        let taken = self.pool.roll_back(&version(&format!("{vdisk}@{number}"))).await.unwrap();
+        let mut model = self.model.borrow_mut();
+        let at = model.tick();
+        model.counts.rollbacks += 1;
+        let it = model.vdisk(&vdisk);
+        if let Some(number) = taken {
+            let life = Life { made: Some(at), removal: None };
+            it.snapshots.insert(number, Snapshot { life, content: Some(before) });
+        }
+        it.history.batches.last_mut().expect("it was begun").acknowledged = Some(at);
+        it.is_busy = false;
+    }
+
     async fn read_snapshot(&self) {
         let Some((vdisk, number, expected)) = self.any_snapshot() else { return };
         let is = content(&self.env, &self.pool, &format!("{vdisk}@{number}")).await;
@@ -507,11 +537,22 @@ fn concurrent_clients_find_all_versions_after_crashes() {
         sum.snapshots += counts.snapshots;
         sum.during_writes += counts.during_writes;
         sum.clones += counts.clones;
+        sum.rollbacks += counts.rollbacks;
         sum.removals += counts.removals;
         sum.checkpoints += counts.checkpoints;
         sum.cuts += counts.cuts;
     }
-    let Counts { batches, snapshots, during_writes, clones, removals, checkpoints, cuts } = sum;
-    let all = [batches, snapshots, during_writes, clones, removals, checkpoints, cuts];
+    let Counts {
+        batches,
+        snapshots,
+        during_writes,
+        clones,
+        rollbacks,
+        removals,
+        checkpoints,
+        cuts,
+    } = sum;
+    let all =
+        [batches, snapshots, during_writes, clones, rollbacks, removals, checkpoints, cuts];
     assert!(all.iter().all(|count| *count >= seeds), "{sum:?} in {seeds} seeds");
 }

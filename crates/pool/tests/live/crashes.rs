@@ -39,10 +39,12 @@ async fn state(env: &Env, pool: &Pool) -> Result<State> {
 async fn step(env: &Env, pool: &Pool, step: u64) -> bool {
     match step {
         0 => drop(pool.create(&name("web"), BLOCKS * 4096).await.unwrap()),
-        5 | 9 | 14 | 22 => drop(pool.snapshot(&[name("web")], None).await.unwrap()),
+        5 | 9 | 14 | 17 | 22 => drop(pool.snapshot(&[name("web")], None).await.unwrap()),
         11 => drop(pool.clone_of(&version("web@1"), &name("job")).await.unwrap()),
         13 | 21 => pool.checkpoint().await.unwrap(),
         16 => drop(pool.remove(&version("web@2")).await.unwrap()),
+        18 => drop(pool.roll_back(&version("web@1")).await.unwrap()),
+        23 => drop(pool.roll_back(&version("web@4")).await.unwrap()),
         19 => drop(pool.remove(&version("job")).await.unwrap()),
         24 => drop(pool.remove(&version("web@1")).await.unwrap()),
         _ => {

@@ -6,5 +6,6 @@ mod crashes;
 mod full;
 mod history;
 mod model;
+mod rollback;
 mod rules;
 mod scene;

@@ -1,6 +1,7 @@
 //! A pool against a model: random changes, snapshots, clones, removals, checkpoints and openings.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use block::Env;
 use pool::live::Pool;
@@ -95,6 +96,17 @@ impl Model {
                 pool.remove(&version(&vdisk)).await.unwrap();
                 self.vdisks.remove(&vdisk);
             }
+            10 => {
+                let Some((vdisk, number)) = self.snapshot(draw) else { return };
+                let to = version(&format!("{vdisk}@{number}"));
+                let taken = pool.roll_back(&to).await.unwrap();
+                let (content, snapshots) = self.vdisks.get_mut(&vdisk).unwrap();
+                let before = std::mem::replace(content, snapshots[&number].clone());
+                match taken {
+                    Some(number) => drop(snapshots.insert(number, before)),
+                    None => assert!(snapshots.values().any(|content| *content == before)),
+                }
+            }
             7 | 8 => pool.checkpoint().await.unwrap(),
             9 => pool.flush().await.unwrap(),
             _ => self.write(env, pool, draw).await,
@@ -133,8 +145,10 @@ fn run(seed: u64, steps: u64) {
             model.step(&env, &pool, &draw).await;
             if draw.below(30) == 0 {
                 // The process ends; the disk has all that it was sent.
-                if draw.below(2) == 0 {
-                    pool.close().await.unwrap();
+                match draw.below(2) {
+                    0 => pool.close().await.unwrap(),
+                    // The keeper's checkpoint after a removal or rollback is over then.
+                    _ => env.sleep(Duration::from_millis(1)).await,
                 }
                 drop(pool);
                 pool = open(&env, &disk).await.unwrap();
