@@ -151,6 +151,34 @@ fn virtual_disk_takes_snapshots_by_itself_and_keeps_some() {
 }
 
 #[test]
+fn rollback_goes_back_and_forward() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let serve = begin(&dir, "g.toml");
+    dir.text(&["vdisk", "create", "vms/web", "8M"]);
+    io(&dir, "vms/web", &["write -P 1 0 64k"]);
+    dir.text(&["vdisk", "snap", "vms/web@monday"]);
+    io(&dir, "vms/web", &["write -P 2 0 64k"]);
+    let would = dir.text(&["vdisk", "rollback", "vms/web@monday", "--dry-run"]);
+    assert_eq!(would, "would roll back vms/web to @monday\n");
+    io(&dir, "vms/web", &["read -P 2 0 64k"]);
+    let back = dir.text(&["vdisk", "rollback", "vms/web@monday"]);
+    let words = "vms/web  has the bytes of @monday; those before are in vms/web@2\n";
+    assert_eq!(back, words);
+    io(&dir, "vms/web", &["read -P 1 0 64k", "write -P 3 64k 64k"]);
+    assert_eq!(listed(&dir, &["vms/web"]).len(), 2);
+    assert_eq!(dir.text(&["vdisk", "tree", "vms"]), "vms/web  8 MiB  of web@monday\n");
+    serve.signal("KILL");
+    drop(serve);
+    let _serve = begin(&dir, "g.toml");
+    io(&dir, "vms/web", &["read -P 1 0 64k", "read -P 3 64k 64k"]);
+    let forward: Value = dir.json(0, &["vdisk", "rollback", "vms/web@2"]);
+    assert!(forward["taken"].as_u64().unwrap() > 2, "{forward}");
+    io(&dir, "vms/web", &["read -P 2 0 64k", "read -P 0 64k 64k"]);
+    io(&dir, "vms/web@monday", &["read -P 1 0 64k"]);
+}
+
+#[test]
 fn wrong_vdisk_commands_are_refused_with_next_step() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
@@ -158,7 +186,7 @@ fn wrong_vdisk_commands_are_refused_with_next_step() {
     dir.text(&["vdisk", "create", "vms/web", "8MiB"]);
     dir.text(&["vdisk", "snap", "vms/web@v1"]);
     io(&dir, "vms/web", &["write -P 3 4M 64k", "flush"]);
-    let cases: [(&[&str], i32, &str); 22] = [
+    let cases: [(&[&str], i32, &str); 25] = [
         (&["create", "web", "8MiB"], 2, "\"web\" names no pool"),
         (&["create", "vms/web", "8MiB"], 5, "the vdisk web exists already"),
         (&["create", "nix/web", "8MiB"], 4, "nix"),
@@ -173,6 +201,9 @@ fn wrong_vdisk_commands_are_refused_with_next_step() {
         (&["clone", "vms/web@v9", "vms/b"], 4, "the pool has no snapshot web@v9"),
         (&["clone", "vms/web@v1", "vms/b", "--count", "3"], 2, "does not have {n}"),
         (&["clone", "vms/web@v1", "vms/web"], 5, "the vdisk web exists already"),
+        (&["rollback", "vms/web@v9"], 4, "the pool has no web@v9"),
+        (&["rollback", "vms/nix@v1"], 4, "the pool has no nix"),
+        (&["rollback", "vms/web"], 2, "vms/web is no snapshot"),
         (&["resize", "vms/web", "1MiB"], 2, "web has data at byte 4194304, behind the size"),
         (&["rm", "vms/web@v9", "--yes"], 4, "the pool has no web@v9"),
         (&["ls", "vms/nix"], 4, "the pool has no nix"),

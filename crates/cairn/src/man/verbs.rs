@@ -411,6 +411,16 @@ pub const VERBS: &[VerbPage] = &[
         see: &["cairn-vdisk-snap(1)", "cairn-vdisk-ls(1)"],
     },
     VerbPage {
+        verb: "vdisk rollback",
+        exits: CHANGES,
+        files: LIVE,
+        examples: &[
+            ("cairn vdisk rollback vms/db@monday", "Goes back to the state of Monday."),
+            ("cairn vdisk rollback vms/db@18", "Goes forward again, to what the rollback kept."),
+        ],
+        see: &["cairn-vdisk-snap(1)", "cairn-vdisk-ls(1)"],
+    },
+    VerbPage {
         verb: "vdisk keep",
         exits: CHANGES,
         files: LIVE,

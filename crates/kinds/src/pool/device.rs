@@ -16,9 +16,9 @@ use block::{
 use super::VERBS;
 use super::opening::Opening;
 use super::verbs::{
-    CloneArgs, CloneOf, Keep, KeepArgs, ListSnapshots, ListVdisks, PAGE_MAX, SetLabel, SetTaking,
-    Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots, SnapshotsFrom, Taking,
-    TakingArgs, Thinned, VdiskView, Vdisks, VdisksAfter,
+    CloneArgs, CloneOf, Keep, KeepArgs, ListSnapshots, ListVdisks, PAGE_MAX, RollBack, RolledBack,
+    SetLabel, SetTaking, Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots,
+    SnapshotsFrom, Taking, TakingArgs, Thinned, VdiskView, Vdisks, VdisksAfter,
 };
 use super::volume::{Volume, info, version_of};
 
@@ -69,6 +69,16 @@ impl PoolDevice {
         if let Some(args) = command.args::<Keep>() {
             let removed = keep(pool, args).await?;
             return Ok(Reply::of::<Keep>(Thinned { removed }));
+        }
+        if let Some(args) = command.args::<RollBack>() {
+            let to = VersionName::parse(&args.to)?;
+            if args.dry_run {
+                pool.check_rollback(&to).await?;
+                return Ok(Reply::of::<RollBack>(RolledBack { taken: None }));
+            }
+            let taken = pool.roll_back(&to).await?;
+            pool.flush().await?;
+            return Ok(Reply::of::<RollBack>(RolledBack { taken }));
         }
         // A flush may take snapshots, so a dry run has none.
         let is_dry_run;

@@ -36,7 +36,7 @@ use kind::{
 
 pub(crate) use device::{PoolDevice, report};
 use opening::Opening;
-use verbs::{CloneOf, Keep, ListSnapshots, ListVdisks, SetLabel, SetTaking, Snapshot};
+use verbs::{CloneOf, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetTaking, Snapshot};
 
 /// Commands of a pool.
 const VERBS: &[&VerbInfo] = &[
@@ -51,6 +51,7 @@ const VERBS: &[&VerbInfo] = &[
     SetTaking::INFO,
     Keep::INFO,
     SetLabel::INFO,
+    RollBack::INFO,
 ];
 
 /// The kind `pool`: a device that holds virtual disks.

@@ -66,6 +66,37 @@ impl Verb for CloneOf {
     type Answer = Nothing;
 }
 
+/// The command that gives a vdisk the content of one of its snapshots.
+pub struct RollBack;
+
+/// Arguments of [`RollBack`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RollBackArgs {
+    /// Name of the snapshot, such as `web@monday`.
+    pub to: String,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Answer to [`RollBack`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// Number of the snapshot with the content before, if that was in no snapshot; `None` after a dry run.
+    pub taken: Option<u64>,
+}
+
+impl Verb for RollBack {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.rollback",
+        "give a vdisk the content of one of its snapshots, and keep all snapshots",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = RollBackArgs;
+    type Answer = RolledBack;
+}
+
 /// Most items of one page of a list.
 pub const PAGE_MAX: usize = 1024;
 

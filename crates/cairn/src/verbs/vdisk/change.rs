@@ -7,8 +7,8 @@ use block::control::volume;
 use block::units::{format_duration, format_size, parse_duration};
 use indicatif::ProgressBar;
 use kinds::vdisks::{
-    CloneArgs, CloneOf, Keep, KeepArgs, LabelArgs, SetLabel, SetTaking, Snapshot, SnapshotArgs,
-    Taking, TakingArgs,
+    CloneArgs, CloneOf, Keep, KeepArgs, LabelArgs, RollBack, RollBackArgs, SetLabel, SetTaking,
+    Snapshot, SnapshotArgs, Taking, TakingArgs,
 };
 use serde::Serialize;
 
@@ -323,6 +323,42 @@ pub fn keep(form: Form, name: &str, rule: &Rule, how: &How) -> Result {
         let would = if how.dry_run { "would remove " } else { "" };
         let gone = if how.dry_run { "" } else { " removed; their space comes back" };
         format!("{}  {would}{}{gone}\n", kept.name, count(removed, "snapshot"))
+    })
+}
+
+/// A virtual disk after a rollback.
+#[derive(Serialize)]
+struct RolledBack {
+    name: String,
+    /// The snapshot whose bytes it has.
+    to: String,
+    /// Number of the snapshot with the bytes before, if one was taken.
+    taken: Option<u64>,
+    /// Whether this was a dry run.
+    dry_run: bool,
+}
+
+/// Gives a virtual disk the bytes of one of its snapshots.
+pub fn roll_back(form: Form, name: &str, how: &How) -> Result {
+    let target = Target::find(&how.at, name)?;
+    let (vdisk, Some(snapshot)) = parts(&target.name) else {
+        return Err(failure!(Usage, "{name} is no snapshot").next(format!(
+            "write {name}@SNAPSHOT; list its snapshots with cairn vdisk ls {name}"
+        )));
+    };
+    let of = format!("{}/{vdisk}", target.pool);
+    let args = RollBackArgs { to: target.name.clone(), dry_run: how.dry_run };
+    let taken = target.client.command::<RollBack>(&target.pool, &args)?.taken;
+    let (to, dry_run) = (snapshot.to_owned(), how.dry_run);
+    let done = RolledBack { name: of, to, taken, dry_run };
+    form.print(&done, || match done {
+        RolledBack { dry_run: true, ref name, ref to, .. } => {
+            format!("would roll back {name} to @{to}\n")
+        }
+        RolledBack { ref name, ref to, taken: Some(taken), .. } => {
+            format!("{name}  has the bytes of @{to}; those before are in {name}@{taken}\n")
+        }
+        RolledBack { ref name, ref to, .. } => format!("{name}  has the bytes of @{to}\n"),
     })
 }
 

@@ -80,6 +80,17 @@ enum Verb {
         #[command(flatten)]
         how: How,
     },
+    /// Give a virtual disk that no client has open the bytes of one of its snapshots
+    ///
+    /// All snapshots stay. If the bytes before are in no snapshot, one is taken first, so a rollback to that one goes
+    /// forward again.
+    Rollback {
+        /// The snapshot
+        #[arg(value_name = "POOL/VDISK@SNAPSHOT", add = complete::volume())]
+        name: String,
+        #[command(flatten)]
+        how: How,
+    },
     /// Keep only some snapshots of a virtual disk, now and from now on
     ///
     /// Snapshots with a label, with clones or with clients are always kept.
@@ -171,6 +182,7 @@ impl VdiskArgs {
             Verb::Keep { name, last, each, all, once, how } => {
                 change::keep(form, &name, &change::Rule { last, each, all, once }, &how)
             }
+            Verb::Rollback { name, how } => change::roll_back(form, &name, &how),
             Verb::Label { name, label, how, .. } => change::label(form, &name, label, &how),
             Verb::Tree { pool, at } => tree::run(form, pool.as_deref(), &at),
             Verb::Clone { origin, name, count, how } => {

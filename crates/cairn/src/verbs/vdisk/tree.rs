@@ -12,6 +12,9 @@ use crate::exit::Result;
 use crate::out::Form;
 use crate::running::At;
 
+/// Most clones that are drawn below a virtual disk.
+const SHOWN_MAX: usize = 10;
+
 /// A virtual disk with the clones of its snapshots.
 #[derive(Serialize)]
 struct Node {
@@ -50,7 +53,9 @@ fn nodes(all: Vec<Vdisk>) -> Vec<Node> {
     let mut below: BTreeMap<Option<String>, Vec<Vdisk>> = BTreeMap::new();
     for vdisk in all {
         let origin = vdisk.view.origin.as_deref().and_then(|origin| origin.rsplit_once('@'));
-        let origin = origin.map(|(name, _)| name.to_owned()).filter(|name| names.contains(name));
+        // After a rollback, a virtual disk comes from a snapshot of its own.
+        let is_other = |name: &String| names.contains(name) && *name != vdisk.view.name;
+        let origin = origin.map(|(name, _)| name.to_owned()).filter(is_other);
         below.entry(origin).or_default().push(vdisk);
     }
     grown(&mut below, None)
@@ -71,9 +76,13 @@ fn draw(text: &mut String, node: &Node, first: &str, rest: &str) {
     let size = format_size(node.view.size_bytes);
     let snapshot = snapshot.unwrap_or_default();
     text.push_str(&format!("{first}{}  {size}{snapshot}\n", node.export));
-    for (n, clone) in node.clones.iter().enumerate() {
+    let more = node.clones.len().saturating_sub(SHOWN_MAX);
+    for (n, clone) in node.clones.iter().take(SHOWN_MAX).enumerate() {
         let is_last = n + 1 == node.clones.len();
         let (line, below) = if is_last { ("`-- ", "    ") } else { ("|-- ", "|   ") };
         draw(text, clone, &format!("{rest}{line}"), &format!("{rest}{below}"));
+    }
+    if more > 0 {
+        text.push_str(&format!("{rest}`-- and {more} more\n"));
     }
 }
