@@ -25,6 +25,9 @@ use crate::rows::{
 /// Snapshot numbers that are reserved at once.
 const NUMBERS_STEP: u64 = 1 << 12;
 
+/// Vdisks in memory from which a vdisk inherits, above which a checkpoint begins.
+const DEPTH_WANTED: usize = 64;
+
 /// Numbers of the allocator that are reserved at once.
 const OWN_NUMBERS_STEP: u64 = 1 << 16;
 
@@ -167,7 +170,7 @@ impl Inner {
             0 => None,
             vdisk => {
                 let id = VersionId { vdisk, snapshot: Some(row.origin_number) };
-                Some(Box::pin(self.version(id)).await?)
+                Some(self.origin(id).await?)
             }
         };
         let mut kept = Kept::new(row.origin_number);
@@ -192,6 +195,10 @@ impl Inner {
         let vdisk = Vdisk::new(row, origin, kept, own, dead);
         if !self.is_replaying.get() {
             vdisk.skip_numbers();
+        }
+        if vdisk.depth > DEPTH_WANTED {
+            self.wants_checkpoint.set(true);
+            self.changed();
         }
         Ok(Rc::new(vdisk))
     }

@@ -11,7 +11,7 @@ use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
 use crate::map::{self, BLOCKS_MAX, Content as Found, Layer, Reader, Root, Scan, nodes_after};
-use crate::rows::{Table, TreeRow, VdiskRow, VdiskState};
+use crate::rows::{SettledRow, Table, TreeRow, VdiskRow, VdiskState};
 use crate::space::bits::Bits;
 use crate::{Address, NUMBER_MAX};
 
@@ -135,6 +135,12 @@ impl Inner {
         }
         for tree in trees.values() {
             self.reach_nodes(tree, reached).await?;
+        }
+        for row in self.tables.all_of::<SettledRow>(&vdisk.number.to_be_bytes()).await? {
+            let tree = Root::decode(&row.descriptor)?;
+            if tree.form.line == vdisk.number {
+                self.reach_nodes(&tree, reached).await?;
+            }
         }
         self.reach_dead(&vdisk.dead.get(), reached).await?;
         // Blocks of the head's trees that newer trees overwrite are in use until a merge finds them.

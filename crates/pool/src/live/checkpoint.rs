@@ -6,9 +6,10 @@ use std::rc::Rc;
 use block::{OneShot, Result};
 use meta::ring::Position;
 
-use super::catalogue::VersionId;
 use super::commit::SUM_BYTES;
+use super::catalogue::VersionId;
 use super::nodes::Passes;
+use super::origin::{Origin, settled_list};
 use super::pool::{ALLOCATOR, Inner};
 use super::vdisk::{Removal, Vdisk};
 use super::version::{head_key, own_trees};
@@ -18,7 +19,9 @@ use crate::map::{
     merge_runs, nodes_after, release, sweep, write_interval,
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
-use crate::rows::{DEAD_ENTRIES_INDEX, HEAD, PassKind, Table, TreeRow, VdiskRow, VdiskState};
+use crate::rows::{
+    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskRow, VdiskState,
+};
 use crate::space::{Claims, Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
 
@@ -59,12 +62,20 @@ struct Finds {
 }
 
 /// The trees of a line after a checkpoint.
-struct Trees {
-    vdisk: Rc<Vdisk>,
+pub struct Trees {
+    pub vdisk: Rc<Vdisk>,
     own: Vec<Root>,
-    dead: Root,
+    pub dead: Root,
     /// Snapshots that no longer count as kept once the checkpoint counts.
     removed: Vec<Number>,
+}
+
+impl Trees {
+    /// The trees of a line that the checkpoint has not changed.
+    pub fn unchanged(vdisk: &Rc<Vdisk>) -> Self {
+        let own = vdisk.own.borrow().to_vec();
+        Self { vdisk: vdisk.clone(), own, dead: vdisk.dead.get(), removed: Vec::new() }
+    }
 }
 
 impl Inner {
@@ -125,6 +136,7 @@ impl Inner {
         for line in cut.lines {
             lines.push(self.merge_line(&passes, line).await?);
         }
+        let origins = self.list_origins(&passes, &mut lines).await?;
         let mut trees = BTreeMap::new();
         let mut found = Found::default();
         let last = [Table::Extents, Table::Free];
@@ -138,12 +150,18 @@ impl Inner {
         self.log.flush_device().await?;
         let superblock = self.superblock(cut.number, cut.log, &trees, flags);
         self.roots.write(&superblock).await?;
-        self.count(superblock, &trees, lines);
+        self.count(superblock, &trees, lines, origins);
         Ok(())
     }
 
     /// Ends a checkpoint whose superblock counts.
-    fn count(&self, superblock: Superblock, trees: &BTreeMap<Table, Root>, lines: Vec<Trees>) {
+    fn count(
+        &self,
+        superblock: Superblock,
+        trees: &BTreeMap<Table, Root>,
+        lines: Vec<Trees>,
+        origins: Vec<(u64, Origin)>,
+    ) {
         let log_root = superblock.log_root;
         self.counted.set(superblock.checkpoint);
         self.newest.replace(superblock);
@@ -157,6 +175,11 @@ impl Inner {
             vdisk.dead.set(dead);
             vdisk.taken.take();
             self.stop_keeping(&vdisk, &removed);
+        }
+        for (clone, origin) in origins {
+            if let Some(vdisk) = self.vdisks.borrow().get(&clone) {
+                vdisk.origin.replace(Some(origin));
+            }
         }
         self.forget_closed();
         self.changed();
@@ -295,7 +318,7 @@ impl Inner {
 
     /// Frees a node in the running checkpoint. It leaves the cache now, so it is read from the device if a lookup that
     /// began before needs it.
-    fn free_node(&self, address: Address) {
+    pub fn free_node(&self, address: Address) {
         self.nodes.forget(address);
         self.free(address, 1);
     }
@@ -304,7 +327,7 @@ impl Inner {
         nodes.into_iter().for_each(|node| self.free_node(node.address));
     }
 
-    async fn merge_dead(
+    pub async fn merge_dead(
         &self,
         passes: &Passes,
         dead: Root,
@@ -363,6 +386,13 @@ impl Inner {
             let mut found = Found::default();
             let trees = own_trees(&self.tables, vdisk.number, number).await?;
             self.sweep(passes, &trees, number, kept.before(number)).await?;
+            // The dead entries of the settled nodes are dropped as well.
+            let id = VersionId { vdisk: vdisk.number, snapshot: Some(number) };
+            for layer in settled_list(&self.tables, id).await? {
+                if layer.tree.form.line == vdisk.number {
+                    nodes_after(passes, &layer.tree, 0, &mut found).await?;
+                }
+            }
             dead = drop_after(passes, &dead, number, options, &mut found).await?;
             self.free_nodes(found.nodes);
         }
@@ -385,6 +415,12 @@ impl Inner {
             let key = [vdisk.number, *number].map(u64::to_be_bytes).concat();
             self.tables.remove_taken(Table::Snapshots, &key);
             self.tables.remove_taken(Table::Details, &key);
+        }
+        for row in self.tables.all_of::<SettledRow>(&vdisk.number.to_be_bytes()).await? {
+            if removed.contains(&row.number) {
+                let key = [row.vdisk, row.number, row.index].map(u64::to_be_bytes).concat();
+                self.tables.remove_taken(Table::Settled, &key);
+            }
         }
         self.remove_lists(vdisk, kept).await?;
         Ok(dead)
@@ -456,9 +492,8 @@ impl Inner {
         }
         put(DEAD_ENTRIES_INDEX, dead);
         let is_gone = vdisk.is_head_removed() && kept.numbers().next().is_none();
-        if is_gone && let Some(origin) = &vdisk.origin {
-            let id = VersionId { vdisk: origin.vdisk.number, snapshot: origin.number };
-            self.ended.borrow_mut().push((vdisk.number, id));
+        if is_gone && let Some(origin) = &*vdisk.origin.borrow() {
+            self.ended.borrow_mut().push((vdisk.number, origin.id()));
         }
         match is_gone {
             true => {

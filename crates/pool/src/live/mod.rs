@@ -10,6 +10,7 @@
 //! | `removal.rs` | removals of vdisks and snapshots |
 //! | `rollback.rs` | rollbacks, and the lines of a name |
 //! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
+//! | `origin.rs` | where a clone finds the blocks that it inherits |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
 //! | `read.rs` | reads and block status |
 //! | `checkpoint.rs` | checkpoints |
@@ -25,6 +26,7 @@ mod keeper;
 mod listing;
 mod nodes;
 mod opening;
+mod origin;
 mod pool;
 mod read;
 mod removal;

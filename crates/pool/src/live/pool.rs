@@ -144,7 +144,7 @@ impl Inner {
     /// it gives the numbers back.
     pub fn touch_all(&self) {
         for vdisk in self.vdisks.borrow().values() {
-            if vdisk.next.get() < vdisk.row.borrow().numbers_end {
+            if vdisk.has_reserve() {
                 self.touch(vdisk);
             }
         }
@@ -170,9 +170,17 @@ impl Inner {
 
     /// Drops the vdisks in memory without a handle and without changes.
     pub fn forget_closed(&self) {
-        let touched = self.touched.borrow();
-        let is_used = |number: &u64, vdisk: &Rc<Vdisk>| {
-            touched.contains_key(number) || Rc::strong_count(vdisk) > 1
+        let mut touched = self.touched.borrow_mut();
+        let mut is_used = |number: &u64, vdisk: &Rc<Vdisk>| {
+            if touched.contains_key(number) || Rc::strong_count(vdisk) > 1 {
+                return true;
+            }
+            // The next checkpoint gives its numbers back.
+            let has_reserve = vdisk.has_reserve();
+            if has_reserve {
+                touched.insert(*number, vdisk.clone());
+            }
+            has_reserve
         };
         // A clone holds the vdisk of its origin, so one pass may not find all.
         self.vdisks.borrow_mut().retain(|number, vdisk| is_used(number, vdisk));

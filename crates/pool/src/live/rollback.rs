@@ -7,6 +7,7 @@ use block::{Result, error};
 
 use super::catalogue::{VersionId, is_named};
 use super::commit::{Change, row_bytes};
+use super::origin::Origin;
 use super::pool::{Inner, missing};
 use super::removal::{Rows, in_use};
 use super::vdisk::Vdisk;
@@ -89,10 +90,13 @@ impl Inner {
             return Ok(false);
         }
         let newest = vdisk.kept.borrow().numbers().next_back();
-        let same = match (newest, &vdisk.origin) {
+        let origin = vdisk.origin.borrow().as_ref().map(Origin::id);
+        let same = match (newest, origin) {
             (Some(number), _) if number + 1 == vdisk.sealed.get() => Some((vdisk.number, number)),
-            (None, Some(origin)) if vdisk.own.borrow().iter().all(|tree| tree.top.is_none()) => {
-                origin.number.map(|number| (origin.vdisk.number, number))
+            (None, Some(VersionId { vdisk: line, snapshot: Some(number) }))
+                if vdisk.own.borrow().iter().all(|tree| tree.top.is_none()) =>
+            {
+                Some((line, number))
             }
             _ => None,
         };

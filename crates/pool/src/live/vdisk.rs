@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::commit::SUM_BYTES;
-use super::version::Version;
+use super::origin::Origin;
 use crate::map::{Changes, DeadEntry, Kept, Number, Root};
 use crate::rows::{VdiskFlags, VdiskRow, VdiskState};
 
@@ -22,8 +22,10 @@ pub struct Vdisk {
     pub taken: RefCell<Option<Rc<Changes>>>,
     /// The trees of the vdisk's own line, the newest first, as of the last checkpoint.
     pub own: RefCell<Rc<[Root]>>,
-    /// The snapshot from which the vdisk was cloned.
-    pub origin: Option<Rc<Version>>,
+    /// Where the blocks are that the vdisk inherits.
+    pub origin: RefCell<Option<Origin>>,
+    /// Number of vdisks in memory from which it inherits, when it was loaded.
+    pub depth: usize,
     /// Kept snapshots.
     pub kept: RefCell<Kept>,
     /// The tree of dead entries, as of the last checkpoint.
@@ -63,7 +65,7 @@ impl Vdisk {
     /// Creates a vdisk without changes, from its row, its origin, its kept snapshots and its trees.
     pub fn new(
         row: VdiskRow,
-        origin: Option<Rc<Version>>,
+        origin: Option<Origin>,
         kept: Kept,
         own: Vec<Root>,
         dead: Root,
@@ -77,7 +79,8 @@ impl Vdisk {
             fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
             taken: RefCell::default(),
             own: RefCell::new(own.into()),
-            origin,
+            depth: origin.as_ref().map_or(0, Origin::depth),
+            origin: RefCell::new(origin),
             kept: RefCell::new(kept),
             dead: Cell::new(dead),
             new_dead: RefCell::default(),
@@ -107,12 +110,17 @@ impl Vdisk {
 
     /// Skips the snapshot numbers that an earlier opening had in reserve: a client may have seen them.
     pub fn skip_numbers(&self) {
-        let end = self.row.borrow().numbers_end;
-        if self.next.get() < end {
+        if self.has_reserve() {
+            let end = self.row.borrow().numbers_end;
             self.next.set(end);
             self.sealed.set(end);
             self.row.borrow_mut().next_number = end;
         }
+    }
+
+    /// Whether it has snapshot numbers in reserve.
+    pub fn has_reserve(&self) -> bool {
+        self.next.get() < self.row.borrow().numbers_end
     }
 
     /// Gives back the snapshot numbers in reserve, if no record that takes one is in flight.

@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use block::{Result, bail};
 
+use super::catalogue::VersionId;
+use super::origin::{Origin, settled_list};
 use super::tables::Tables;
 use super::vdisk::Vdisk;
 use crate::NUMBER_MAX;
@@ -18,7 +20,15 @@ pub struct Version {
     /// Number of the snapshot; `None` for the head.
     pub number: Option<Number>,
     /// The trees of a snapshot that a checkpoint has written. They stay the same.
-    listed: RefCell<Option<Rc<[Layer]>>>,
+    listed: RefCell<Option<Listed>>,
+}
+
+/// The trees of a snapshot.
+#[derive(Clone)]
+struct Listed {
+    layers: Rc<[Layer]>,
+    /// Whether they contain those of its origins.
+    has_origins: bool,
 }
 
 /// Changes of a vdisk in memory, up to a birth.
@@ -86,28 +96,73 @@ impl Version {
 
     /// Whether the lists of trees of this version and of its origins are known.
     fn is_listed(&self) -> bool {
-        (self.is_in_memory() || self.listed.borrow().is_some())
-            && self.vdisk.origin.as_ref().is_none_or(|origin| origin.is_listed())
+        if !self.has_list() {
+            return false;
+        }
+        let mut next = self.parent();
+        while let Some(version) = next {
+            if !version.has_list() {
+                return false;
+            }
+            next = version.parent();
+        }
+        true
+    }
+
+    fn has_list(&self) -> bool {
+        self.is_in_memory() || self.listed.borrow().is_some()
+    }
+
+    /// Returns the version behind whose trees those of this one are, if they are not known.
+    fn parent(&self) -> Option<Rc<Self>> {
+        if !self.is_in_memory() && self.listed.borrow().as_ref().is_some_and(|it| it.has_origins) {
+            return None;
+        }
+        match &*self.vdisk.origin.borrow() {
+            Some(Origin::Version(version)) => Some(version.clone()),
+            _ => None,
+        }
     }
 
     /// Reads the lists of trees that are not known.
-    fn list<'a>(&'a self, tables: &'a Tables) -> Boxed<'a, Result<()>> {
-        Box::pin(async move {
-            if !self.is_in_memory() && self.listed.borrow().is_none() {
-                let number = self.number.expect("a head is in memory");
-                let layers = list_of(tables, self.vdisk.number, number).await?;
-                *self.listed.borrow_mut() = Some(layers.into());
-            }
-            match &self.vdisk.origin {
-                Some(origin) => origin.list(tables).await,
-                None => Ok(()),
-            }
-        })
+    async fn list(&self, tables: &Tables) -> Result<()> {
+        self.list_own(tables).await?;
+        let mut next = self.parent();
+        while let Some(version) = next {
+            version.list_own(tables).await?;
+            next = version.parent();
+        }
+        Ok(())
     }
 
-    /// Adds changes in memory and trees to a view, and behind them those of the origin.
+    async fn list_own(&self, tables: &Tables) -> Result<()> {
+        if self.has_list() {
+            return Ok(());
+        }
+        let number = self.number.expect("a head is in memory");
+        let id = VersionId { vdisk: self.vdisk.number, snapshot: self.number };
+        let mut layers = settled_list(tables, id).await?;
+        let has_origins = !layers.is_empty();
+        if !has_origins {
+            layers = list_of(tables, self.vdisk.number, number).await?;
+        }
+        *self.listed.borrow_mut() = Some(Listed { layers: layers.into(), has_origins });
+        Ok(())
+    }
+
+    /// Adds changes in memory and trees to a view, and behind them those of the origins.
     fn add_to(&self, view: &mut View) {
+        self.add_own_to(view);
+        let mut next = self.parent();
+        while let Some(version) = next {
+            version.add_own_to(view);
+            next = version.parent();
+        }
+    }
+
+    fn add_own_to(&self, view: &mut View) {
         let (vdisk, limit) = (&self.vdisk, self.number.unwrap_or(NUMBER_MAX));
+        let mut has_origins = false;
         if self.is_in_memory() {
             if limit >= vdisk.cut.get() {
                 view.parts.push(Part::Fresh(vdisk.clone(), limit));
@@ -117,16 +172,16 @@ impl Version {
             }
             view.layers.extend(vdisk.own.borrow().iter().map(|tree| Layer { tree: *tree, limit }));
         } else if let Some(listed) = &*self.listed.borrow() {
-            view.layers.extend(listed.iter());
+            view.layers.extend(listed.layers.iter());
+            has_origins = listed.has_origins;
         }
-        if let Some(origin) = &vdisk.origin {
-            origin.add_to(view);
+        if let Some(Origin::Listed(list)) = &*vdisk.origin.borrow()
+            && !has_origins
+        {
+            view.layers.extend(list.layers.iter());
         }
     }
 }
-
-/// A boxed future that borrows its arguments.
-type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Returns the own trees of a snapshot that a checkpoint has written, the newest first.
 ///
@@ -137,7 +192,11 @@ pub async fn own_trees(tables: &Tables, vdisk: u64, number: Number) -> Result<Ve
     Ok(layers.into_iter().map(|layer| layer.tree).collect())
 }
 
-async fn list_of(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<Layer>> {
+/// Returns the own trees of a snapshot that a checkpoint has written, with the births that count in them.
+///
+/// # Errors
+/// Those of reads of the table of trees.
+pub async fn list_of(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<Layer>> {
     let mut from = [vdisk, number, 0].map(u64::to_be_bytes).concat();
     let mut list: Option<(Number, Vec<Layer>)> = None;
     loop {

@@ -1,65 +1,73 @@
-//! Settled snapshots: the part of an interval tree that one snapshot sees, as a tree of its own.
-
-use std::collections::VecDeque;
+//! Settled snapshots: several trees of a snapshot as one.
 
 use block::Result;
 
+use super::lookup::{Content, Layer, Reader};
 use super::merge::{MergeOptions, Source};
 use super::root::{Form, Root, TreeKind};
-use super::run::{Number, RunChange, Sums};
+use super::run::{BLOCKS_MAX, Number, Run, RunChange, RunKind, Sums};
 use super::runs::merge_runs;
-use super::scan::Scan;
-use super::store::{Finds, Store};
+use super::store::{Finds, Overwritten, Replaced, Store};
+use crate::Address;
 
-/// The newest version of each group of blocks, up to a birth.
+/// What a list of trees shows, as changes.
 struct Seen<'a, S> {
-    scan: Scan<'a, S>,
-    limit: Number,
-    sum_bytes: usize,
-    /// The newest version so far of the group at which the scan is.
-    candidate: Option<RunChange>,
-    ready: VecDeque<RunChange>,
+    store: &'a S,
+    reader: Reader<'a, S>,
+    block: u64,
 }
 
 impl<S: Store> Source<RunChange> for Seen<'_, S> {
     async fn next(&mut self) -> Result<Option<RunChange>> {
-        while self.ready.is_empty() {
-            let Some(leaf) = self.scan.next_leaf().await? else { return Ok(self.candidate.take()) };
-            for n in 0..leaf.items() {
-                let mut run = leaf.run(n);
-                if run.birth > self.limit {
-                    continue;
+        while self.block < BLOCKS_MAX {
+            let piece = self.reader.piece(self.block, BLOCKS_MAX).await?;
+            self.block += piece.blocks;
+            self.store.rest().await;
+            let (kind, address, birth, sums) = match piece.content {
+                Content::Data { address, birth, sums } => {
+                    (RunKind::DATA, address, birth, Sums::new(sums.bytes()))
                 }
-                run.first = run.birth;
-                let sums = Sums::new(leaf.run_sums(n, &run, self.sum_bytes));
-                let before = self.candidate.replace(RunChange { run, sums });
-                self.ready.extend(before.filter(|before| before.run.block != run.block));
-            }
+                Content::Hole { birth } => {
+                    (RunKind::HOLE, Address::from_bits(0), birth, Sums::NONE)
+                }
+                Content::Absent => continue,
+            };
+            let (block, blocks) = (piece.block, piece.blocks);
+            let run = Run { block, blocks, kind, address, birth, first: birth };
+            return Ok(Some(RunChange { run, sums }));
         }
-        Ok(self.ready.pop_front())
+        Ok(None)
     }
 }
 
-/// Writes the part of an interval tree that snapshot `number` sees as a change tree. All clones of the snapshot share it.
-/// Its nodes are born at `number` and die at the next number, because no other version refers to them.
+/// A merge into an empty tree finds nothing.
+struct Nothing;
+
+impl Finds for Nothing {
+    fn overwritten(&mut self, _: Overwritten) {
+        unreachable!("an empty tree has no blocks");
+    }
+
+    fn replaced(&mut self, _: Replaced) {
+        unreachable!("an empty tree has no nodes");
+    }
+}
+
+/// Writes what the trees `layers` of snapshot `number` show as one tree. A base tree has no holes, so the layers must be
+/// all trees of the snapshot then. Runs keep their births, also those of other lines. The nodes are born at `number` and
+/// die at the next number, because no other version refers to them.
 ///
 /// # Errors
-/// As [`merge_runs`].
+/// As [`merge_runs`], and `Unsupported` for runs of an unknown kind.
 pub async fn settle<S: Store>(
     store: &S,
-    interval: &Root,
+    layers: &[Layer],
+    form: Form,
     number: Number,
-    finds: &mut impl Finds,
 ) -> Result<Root> {
-    let Form { line, sums, .. } = interval.form;
-    let source = Seen {
-        scan: Scan::new(store, interval, [0; 4]),
-        limit: number,
-        sum_bytes: usize::from(sums.bytes()),
-        candidate: None,
-        ready: VecDeque::new(),
-    };
-    let tree = Root::empty(Form::runs(TreeKind::Change, line, sums));
+    let source = Seen { store, reader: Reader::new(store, layers)?, block: 0 };
     let options = MergeOptions { birth: number, leaves_max: None };
-    Ok(merge_runs(store, &tree, source, true, options, finds).await?.root)
+    let keep_holes = form.kind != TreeKind::Base;
+    let tree = Root::empty(form);
+    Ok(merge_runs(store, &tree, source, keep_holes, options, &mut Nothing).await?.root)
 }

@@ -1,6 +1,7 @@
 //! Tests of an open pool: its model, crashes, and the space that comes back.
 
 mod basics;
+mod chains;
 mod concurrent;
 mod crashes;
 mod full;

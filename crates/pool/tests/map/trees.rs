@@ -255,7 +255,7 @@ fn run_of_unknown_kind_is_kept_and_fails_reads() {
 }
 
 #[test]
-fn settled_snapshot_reads_like_its_interval_tree() {
+fn settled_tree_reads_like_trees_that_it_joins() {
     let store = TestStore::default();
     let mut changes = Changes::new(4, 1);
     let mut found = Found::default();
@@ -265,9 +265,8 @@ fn settled_snapshot_reads_like_its_interval_tree() {
     }
     let form = Form::runs(TreeKind::Interval, 1, SumKind::Crc32c);
     let interval = block_on(write_interval(&store, form, &changes, 1, 39, &mut found)).unwrap();
-    let blocks = |tree: Root, limit: u64| {
-        let layers = [Layer { tree, limit }];
-        let mut reader = Reader::new(&store, &layers).unwrap();
+    let blocks = |layers: &[Layer]| {
+        let mut reader = Reader::new(&store, layers).unwrap();
         let one = |block| match block_on(reader.piece(block, block + 1)).unwrap().content {
             Content::Data { address, birth, .. } => (address.bits(), birth),
             Content::Hole { birth } => (0, birth),
@@ -275,9 +274,21 @@ fn settled_snapshot_reads_like_its_interval_tree() {
         };
         (0..320).map(one).collect::<Vec<_>>()
     };
+    let base = Root::empty(Form::runs(TreeKind::Base, 2, SumKind::Crc32c));
+    let under: Vec<_> = (0..40).map(|n| data(n * 8, 5, (n + 1) << 12, 1, 1)).collect();
+    let base = merge(&store, &base, under, &mut found);
     for number in [1, 2, 20, 38, 39] {
-        let settled = block_on(settle(&store, &interval, number, &mut found)).unwrap();
-        assert!(settled.items < interval.items);
-        assert_eq!(blocks(settled, NUMBER_MAX), blocks(interval, number), "snapshot {number}");
+        let all = [Layer { tree: interval, limit: number }, Layer { tree: base, limit: 1 }];
+        let form = |kind| Form::runs(kind, 7, SumKind::Crc32c);
+        let part = block_on(settle(&store, &all[..1], form(TreeKind::Change), number)).unwrap();
+        assert!(part.items < interval.items);
+        assert_eq!(blocks(&[top_layer(part)]), blocks(&all[..1]), "snapshot {number}");
+        let joined = block_on(settle(&store, &all, form(TreeKind::Base), number)).unwrap();
+        let without_holes = |content: Vec<(u64, u64)>| {
+            let shown = |(address, birth)| if address == 0 { (0, 0) } else { (address, birth) };
+            content.into_iter().map(shown).collect::<Vec<_>>()
+        };
+        let expected = without_holes(blocks(&all));
+        assert_eq!(blocks(&[top_layer(joined)]), expected, "snapshot {number} with its origin");
     }
 }
