@@ -195,6 +195,28 @@ bugs! {
     GivenUnproven = "140",
     /// 141 a pool gives a freed block away under a read that began before
     GivenUnderRead = "141",
+    /// 142 a freed node stays in the cache, and its address is given away
+    NodeStaysCached = "142",
+    /// 143 a log that lacks a flushed record is replayed up to it, without a word
+    FlushedIgnored = "143",
+    /// 145 a pool uses the number of a lost snapshot again
+    NumberUsedAgain = "145",
+    /// 146 a clone counts its snapshots from one, so its births are older than those that it inherits
+    CloneCountsFromOne = "146",
+    /// 147 a birth is set before the record has its place in the order
+    BirthTooEarly = "147",
+    /// 148 a rollback counts on from its snapshot, and not from the highest number of the name
+    RollbackFromOrigin = "148",
+    /// 149 a rollback takes no hold on its snapshot
+    RollbackForgetsHold = "149",
+    /// 150 a snapshot with a clone leaves with its name
+    HoldIgnored = "150",
+    /// 151 a head is removed before its overwritten blocks are found
+    HeadUnmerged = "151",
+    /// 152 the map changes before the data of a record are written
+    MapTooEarly = "152",
+    /// 153 the nodes of a settled snapshot without a successor are not freed
+    SettledNodesStay = "153",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

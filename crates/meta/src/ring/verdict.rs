@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use block::seeded::{self, Bug};
+
 use super::{Head, Position, Survey};
 
 /// A fault of a log that a crash alone does not make.
@@ -96,7 +98,7 @@ impl Survey {
         }
         let mut behind_damage = records.split_off(count);
         behind_damage.retain(|head| (end.number + 1..=flushed).contains(&head.at.number));
-        if end.number <= flushed {
+        if end.number <= flushed && !seeded::on(Bug::FlushedIgnored) {
             damage = damage.or(Some(Damage::Missing { number: end.number, flushed }));
         }
         let end = end.position(behind_all);

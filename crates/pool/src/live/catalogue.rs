@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::units::write_size;
 use block::{Error, Result, bail, error};
 use meta::Uuid;
@@ -373,7 +374,8 @@ impl Inner {
         };
         // The numbers of a name are never used twice.
         let highest = before.map_or(0, |row| row.highest_number);
-        let row = self.new_row(name, snapshot.size, Some(id), highest.max(number) + 1).await?;
+        let above = if seeded::on(Bug::CloneCountsFromOne) { 0 } else { highest.max(number) };
+        let row = self.new_row(name, snapshot.size, Some(id), above + 1).await?;
         let mut rows = self.rows_of_hold(HoldKind::CLONE, &row, snapshot);
         rows.extend(self.rows_of_new(&row, highest));
         self.commit(Change::Rows(rows, Vec::new())).await?;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
+use block::seeded::{self, Bug};
 use block::{Buf, Child, Error, ErrorKind, OneShot, Op, Result, bail, error, first, is_zero};
 use crc_fast::CrcAlgorithm;
 use meta::io::{step, write_all};
@@ -490,7 +491,10 @@ impl Inner {
     async fn land(self: Rc<Self>) {
         loop {
             let Some(flight) = self.commits.flights.borrow_mut().pop_front() else { break };
-            let Flight { appended, steps, answers } = flight;
+            let Flight { appended, mut steps, answers } = flight;
+            if seeded::on(Bug::MapTooEarly) {
+                self.apply(self.applied.get().number, std::mem::take(&mut steps));
+            }
             let result = match appended {
                 Ok(appended) => self.log.acknowledged(appended).await,
                 Err(error) => Err(error),
@@ -525,7 +529,7 @@ impl Draft {
         vdisk.is_changed.set(true);
         let item = LogItem::Changes(Changes {
             vdisk: vdisk.number,
-            birth: vdisk.sealed.get(),
+            birth: birth(vdisk),
             sum_kind: SumKind::CRC32C,
             sum_bytes: SUM_BYTES,
             runs: runs.iter().map(log_run).collect(),
@@ -555,9 +559,17 @@ pub fn row_bytes<R: Row>(row: &R) -> (Table, Vec<u8>) {
     (R::TABLE, bytes)
 }
 
+/// Returns the birth of the changes of the next record.
+fn birth(vdisk: &Vdisk) -> Number {
+    match seeded::on(Bug::BirthTooEarly) {
+        true => vdisk.next.get(),
+        false => vdisk.sealed.get(),
+    }
+}
+
 /// Returns a hole of a vdisk that is born with the next snapshot.
 fn hole(vdisk: &Vdisk, block: u64, blocks: u64) -> Run {
-    let birth = vdisk.sealed.get();
+    let birth = birth(vdisk);
     let (kind, address) = (RunKind::HOLE, Address::from_bits(0));
     Run { block, blocks, kind, address, birth, first: birth }
 }

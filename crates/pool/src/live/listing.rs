@@ -157,7 +157,8 @@ impl Inner {
         most: usize,
     ) -> Result<(Vec<SnapshotRow>, Option<Number>)> {
         let key = snapshot_key(line, from);
-        let (mut rows, rest) = self.tables.page::<SnapshotRow>(&key, most.min(PAGE_ROWS_MAX)).await?;
+        let (mut rows, rest) =
+            self.tables.page::<SnapshotRow>(&key, most.min(PAGE_ROWS_MAX)).await?;
         rows.retain(|row| row.vdisk == line);
         let next = rows.last().filter(|_| rest.is_some()).map(|row| row.number + 1);
         rows.retain(is_named);

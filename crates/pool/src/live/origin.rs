@@ -237,13 +237,8 @@ impl Inner {
         (line, birth): (u64, Number),
         made: Vec<Address>,
     ) -> Result<()> {
-        let entry = |address| DeadEntry {
-            death: birth + 1,
-            address,
-            blocks: 1,
-            birth,
-            is_node: true,
-        };
+        let entry =
+            |address| DeadEntry { death: birth + 1, address, blocks: 1, birth, is_node: true };
         let at = match lines.iter().position(|trees| trees.vdisk.number == line) {
             Some(at) => at,
             None => {

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{Error, Result, bail, error};
 
 use super::catalogue::{VersionId, check_size, snapshot_key};
@@ -101,7 +102,7 @@ impl Inner {
             rows.removed.push((Table::Labels, key));
         }
         row.flags.0 |= SnapshotFlags::NAMELESS.0;
-        if row.holds == 0 {
+        if row.holds == 0 || seeded::on(Bug::HoldIgnored) {
             leave(rows, &mut row);
         }
         rows.put.push(row_bytes(&row));
@@ -188,7 +189,9 @@ impl Inner {
     pub async fn continue_removals(self: &Rc<Self>) -> Result<()> {
         for pass in self.tables.all_of::<PassRow>(&[]).await? {
             let vdisk = self.vdisk(pass.vdisk).await?;
-            if pass.kind == u64::from(PassKind::REMOVE_LAST.0) && vdisk.removal.borrow().head.is_none() {
+            if pass.kind == u64::from(PassKind::REMOVE_LAST.0)
+                && vdisk.removal.borrow().head.is_none()
+            {
                 self.plan_leaving(&vdisk).await?;
                 vdisk.lose_head(VdiskState::REMOVING);
             }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{Result, error};
 
 use super::catalogue::{VersionId, is_named};
@@ -123,7 +124,8 @@ impl Inner {
         };
         let mut before = old.row.borrow().clone();
         let highest = named.highest_number.max(old.sealed.get() - 1);
-        let made = self.new_row(name, snapshot.size, Some(origin), highest + 1).await?;
+        let above = if seeded::on(Bug::RollbackFromOrigin) { number } else { highest };
+        let made = self.new_row(name, snapshot.size, Some(origin), above + 1).await?;
         let new = VdiskRow {
             family: before.first_line(),
             flags: before.flags,
@@ -136,13 +138,12 @@ impl Inner {
             ..made
         };
         let mut rows = Rows::default();
-        rows.put = self.rows_of_hold(HoldKind::ROLLBACK, &new, snapshot);
+        if !seeded::on(Bug::RollbackForgetsHold) {
+            rows.put = self.rows_of_hold(HoldKind::ROLLBACK, &new, snapshot);
+        }
         rows.put.extend(self.rows_of_new(&new, highest));
-        let line = LineRow {
-            family: new.family,
-            vdisk: old.number,
-            replaced_unix_s: new.made_unix_s,
-        };
+        let line =
+            LineRow { family: new.family, vdisk: old.number, replaced_unix_s: new.made_unix_s };
         (before.state, before.family) = (VdiskState::REPLACED, new.family);
         rows.put.extend([row_bytes(&line), row_bytes(&before)]);
         Ok(rows)

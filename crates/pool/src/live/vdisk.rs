@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
+
 use super::commit::SUM_BYTES;
 use super::origin::Origin;
 use crate::map::{Changes, DeadEntry, Kept, Number, Root};
@@ -110,7 +112,7 @@ impl Vdisk {
 
     /// Skips the snapshot numbers that an earlier opening had in reserve: a client may have seen them.
     pub fn skip_numbers(&self) {
-        if self.has_reserve() {
+        if self.has_reserve() && !seeded::on(Bug::NumberUsedAgain) {
             let end = self.row.borrow().numbers_end;
             self.next.set(end);
             self.sealed.set(end);

@@ -24,8 +24,8 @@ pub use hold::{HoldKind, HoldRow, RemovedRow};
 pub use pass::{ForeignFreeRow, PassKind, PassRow, PeerRow};
 pub use snapshot::{DetailRow, LabelRow, SnapshotFlags, SnapshotRow};
 pub use vdisk::{
-    Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, LineRow, OriginRow, SettledRow, SumKind, TREES_MAX, TreeRow, VdiskFlags,
-    VdiskRow, VdiskState,
+    Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, LineRow, OriginRow, SettledRow, SumKind, TREES_MAX,
+    TreeRow, VdiskFlags, VdiskRow, VdiskState,
 };
 
 pub(crate) use pass::is_run;

@@ -315,7 +315,9 @@ impl SettledRow {
         let Self { vdisk, number, index, newest_birth, .. } = self;
         let is_index = *index < TREES_MAX.into();
         if *vdisk == 0 || !(1..HEAD).contains(number) || !is_index || newest_birth > number {
-            return Err(format!("tree {index} of snapshot {number} of vdisk {vdisk} is impossible"));
+            return Err(format!(
+                "tree {index} of snapshot {number} of vdisk {vdisk} is impossible"
+            ));
         }
         match self.descriptor == [0; DESCRIPTOR_BYTES] {
             true => Err(format!("tree {index} of snapshot {number} of vdisk {vdisk} is empty")),

@@ -31,7 +31,12 @@ async fn clone_next(pool: &Pool, n: u64) {
 }
 
 /// Makes a chain in which each clone writes a block, and checks that each has the blocks of those before it.
-async fn chain(env: &Env, mut pool: Pool, steps_per_checkpoint: u64, reopen: impl AsyncFn(Pool) -> Pool) -> Pool {
+async fn chain(
+    env: &Env,
+    mut pool: Pool,
+    steps_per_checkpoint: u64,
+    reopen: impl AsyncFn(Pool) -> Pool,
+) -> Pool {
     pool.create(&name("v0"), SIZE).await.unwrap();
     let mut expected = vec![vec![0; BLOCKS as usize]];
     for n in 0..WRITTEN {

@@ -552,7 +552,6 @@ fn concurrent_clients_find_all_versions_after_crashes() {
         checkpoints,
         cuts,
     } = sum;
-    let all =
-        [batches, snapshots, during_writes, clones, rollbacks, removals, checkpoints, cuts];
+    let all = [batches, snapshots, during_writes, clones, rollbacks, removals, checkpoints, cuts];
     assert!(all.iter().all(|count| *count >= seeds), "{sum:?} in {seeds} seeds");
 }

@@ -123,7 +123,10 @@ fn removal_and_rules_reach_snapshots_of_all_lines() {
         let keep = Keep { last: 2, interval_s: 0 };
         assert_eq!(pool.keep(&name("web"), keep, false).await.unwrap(), 9);
         // The label keeps the first, and rollbacks hold the second.
-        assert_eq!(names(&pool).await.unwrap(), ["other", "web", "web@1", "web@12", "web@13", "web@2"]);
+        assert_eq!(
+            names(&pool).await.unwrap(),
+            ["other", "web", "web@1", "web@12", "web@13", "web@2"]
+        );
         pool.checkpoint().await.unwrap();
         assert_whole(&pool.check().await.unwrap(), "after the rule");
         let error = {
