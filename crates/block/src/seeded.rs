@@ -195,8 +195,6 @@ bugs! {
     GivenUnproven = "140",
     /// 141 a pool gives a freed block away under a read that began before
     GivenUnderRead = "141",
-    /// 142 a freed node stays in the cache, and its address is given away
-    NodeStaysCached = "142",
     /// 143 a log that lacks a flushed record is replayed up to it, without a word
     FlushedIgnored = "143",
     /// 145 a pool uses the number of a lost snapshot again

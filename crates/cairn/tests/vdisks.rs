@@ -179,6 +179,38 @@ fn rollback_goes_back_and_forward() {
 }
 
 #[test]
+fn lists_show_space_and_quota_bounds_it() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let _serve = begin(&dir, "g.toml");
+    dir.text(&["vdisk", "create", "vms/web", "40M", "--quota", "6M"]);
+    io(&dir, "vms/web", &["write -P 1 0 2M"]);
+    dir.text(&["vdisk", "snap", "vms/web@v1"]);
+    io(&dir, "vms/web", &["write -P 2 0 1M", "flush"]);
+    // A checkpoint makes the figures exact.
+    dir.text(&["vdisk", "create", "vms/short", "4M"]);
+    dir.text(&["vdisk", "rm", "vms/short", "--yes"]);
+    let view = || -> Value { dir.json::<Vec<Value>>(0, &["vdisk", "ls", "vms"]).remove(0) };
+    common::until("the checkpoint counts", || view()["own_bytes"] == 2 << 20);
+    let web = view();
+    assert_eq!(web["snapshot_bytes"], 1 << 20, "{web}");
+    assert_eq!(web["quota_bytes"], 6 << 20, "{web}");
+    let snapshots: Vec<Value> = dir.json(0, &["vdisk", "ls", "vms/web"]);
+    // The blocks, and a node of the map.
+    assert_eq!(snapshots[0]["alone_bytes"], (1 << 20) + 4096, "{snapshots:?}");
+    let table = dir.text(&["vdisk", "ls", "vms"]);
+    assert!(table.starts_with("VDISK      SIZE      OWN  SNAPSHOTS"), "{table}");
+    let uri = uri(&dir, "vms/web");
+    let ran = tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", "write -P 3 8M 8M"]);
+    assert!(format!("{ran:?}").contains("No space left on device"), "{ran:?}");
+    let refused = dir.cairn(&["vdisk", "resize", "vms/web", "--quota", "1M"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    let said = dir.text(&["vdisk", "resize", "vms/web", "--quota", "none"]);
+    assert!(said.starts_with("vms/web  no quota\n"), "{said}");
+    io(&dir, "vms/web", &["write -P 3 8M 8M"]);
+}
+
+#[test]
 fn wrong_vdisk_commands_are_refused_with_next_step() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::pool::BLOCK_BYTES;
 use ::pool::live::{self, Blocks, ListedSnapshot, ListedVdisk, Pool, VersionId};
 use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
 use block::control::state::{Check, Checked};
@@ -17,7 +18,7 @@ use super::VERBS;
 use super::opening::Opening;
 use super::verbs::{
     CloneArgs, CloneOf, Keep, KeepArgs, ListSnapshots, ListVdisks, PAGE_MAX, RollBack, RolledBack,
-    SetLabel, SetTaking, Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots,
+    SetLabel, SetQuota, SetTaking, Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots,
     SnapshotsFrom, Taking, TakingArgs, Thinned, VdiskView, Vdisks, VdisksAfter,
 };
 use super::volume::{Volume, info, version_of};
@@ -102,6 +103,13 @@ impl PoolDevice {
         } else if let Some(args) = command.args::<SetTaking>() {
             is_dry_run = args.dry_run;
             set_taking(pool, args).await?;
+        } else if let Some(args) = command.args::<SetQuota>() {
+            is_dry_run = args.dry_run;
+            let name = VdiskName::parse(&args.vdisk)?;
+            match args.dry_run {
+                true => pool.check_set_quota(&name, args.quota_bytes).await?,
+                false => pool.set_quota(&name, args.quota_bytes).await?,
+            }
         } else if let Some(args) = command.args::<SetLabel>() {
             is_dry_run = args.dry_run;
             let name = VersionName::parse(&args.snapshot)?;
@@ -140,15 +148,31 @@ fn report_of(checked: live::Checked) -> Checked {
 }
 
 fn vdisk_view(listed: ListedVdisk) -> VdiskView {
-    let ListedVdisk { name, size_bytes, origin, made_unix_s, taking, keep } = listed;
-    let taking = match taking {
+    let taking = match listed.taking {
         live::Taking::ByCommand => Taking::ByCommand,
         live::Taking::Every(time) => Taking::EveryUs(time.as_micros() as u64),
         live::Taking::WithFlush => Taking::WithFlush,
         live::Taking::WithWrite => Taking::WithWrite,
     };
-    let (keep_last, keep_interval_s) = (keep.last, keep.interval_s);
-    VdiskView { name, size_bytes, origin, made_unix_s, taking, keep_last, keep_interval_s }
+    let account = listed.account;
+    VdiskView {
+        name: listed.name,
+        size_bytes: listed.size_bytes,
+        origin: listed.origin,
+        made_unix_s: listed.made_unix_s,
+        taking,
+        keep_last: listed.keep.last,
+        keep_interval_s: listed.keep.interval_s,
+        own_bytes: bytes(account.head),
+        unfound_bytes: bytes(account.unfound),
+        snapshot_bytes: bytes(account.dead),
+        map_bytes: bytes(account.nodes),
+        quota_bytes: listed.quota_bytes,
+    }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * u64::from(BLOCK_BYTES)
 }
 
 async fn set_taking(pool: &Pool, args: &TakingArgs) -> Result<()> {
@@ -178,8 +202,9 @@ async fn keep(pool: &Pool, args: &KeepArgs) -> Result<u64> {
 }
 
 fn snapshot_view(listed: ListedSnapshot) -> SnapshotView {
-    let ListedSnapshot { number, label, size_bytes, taken_unix_us, holds } = listed;
-    SnapshotView { number, label, size_bytes, taken_unix_us, clones: holds }
+    let ListedSnapshot { number, label, size_bytes, taken_unix_us, holds, alone_blocks } = listed;
+    let alone_bytes = bytes(alone_blocks);
+    SnapshotView { number, label, size_bytes, taken_unix_us, clones: holds, alone_bytes }
 }
 
 async fn snapshot(pool: &Pool, args: &SnapshotArgs) -> Result<Vec<u64>> {

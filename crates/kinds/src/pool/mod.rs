@@ -36,7 +36,9 @@ use kind::{
 
 pub(crate) use device::{PoolDevice, report};
 use opening::Opening;
-use verbs::{CloneOf, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetTaking, Snapshot};
+use verbs::{
+    CloneOf, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetQuota, SetTaking, Snapshot,
+};
 
 /// Commands of a pool.
 const VERBS: &[&VerbInfo] = &[
@@ -52,6 +54,7 @@ const VERBS: &[&VerbInfo] = &[
     Keep::INFO,
     SetLabel::INFO,
     RollBack::INFO,
+    SetQuota::INFO,
 ];
 
 /// The kind `pool`: a device that holds virtual disks.

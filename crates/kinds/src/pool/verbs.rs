@@ -66,6 +66,32 @@ impl Verb for CloneOf {
     type Answer = Nothing;
 }
 
+/// The command that sets how many bytes a vdisk may hold with its snapshots.
+pub struct SetQuota;
+
+/// Arguments of [`SetQuota`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QuotaArgs {
+    /// Name of the vdisk, as in [`SnapshotArgs`].
+    pub vdisk: String,
+    /// The bytes; 0 for no limit.
+    pub quota_bytes: u64,
+    /// Whether to report only whether the command would succeed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl Verb for SetQuota {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.quota",
+        "set how many bytes a vdisk may hold with its snapshots",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = QuotaArgs;
+    type Answer = Nothing;
+}
+
 /// The command that gives a vdisk the content of one of its snapshots.
 pub struct RollBack;
 
@@ -139,6 +165,21 @@ pub struct VdiskView {
     /// Seconds of an interval of which a rule keeps the first snapshot; 0 for no rule.
     #[serde(default)]
     pub keep_interval_s: u64,
+    /// Bytes of data that its head has and that are its own, not those of an origin, as of the last checkpoint.
+    #[serde(default)]
+    pub own_bytes: u64,
+    /// Bytes of `own_bytes` that may be overwritten, and that folds have yet to find: at most so many.
+    #[serde(default)]
+    pub unfound_bytes: u64,
+    /// Bytes of data that only its snapshots have.
+    #[serde(default)]
+    pub snapshot_bytes: u64,
+    /// Bytes of its maps.
+    #[serde(default)]
+    pub map_bytes: u64,
+    /// Bytes that it may hold with its snapshots and maps; 0 for no limit.
+    #[serde(default)]
+    pub quota_bytes: u64,
 }
 
 impl Verb for ListVdisks {
@@ -180,8 +221,11 @@ pub struct SnapshotView {
     pub size_bytes: u64,
     /// Time when it was taken, in microseconds since 1970.
     pub taken_unix_us: u64,
-    /// Number of clones that depend on it.
+    /// Number of clones and rollbacks that depend on it.
     pub clones: u32,
+    /// Bytes that it alone holds, as of the last checkpoint: removing it frees them.
+    #[serde(default)]
+    pub alone_bytes: u64,
 }
 
 impl Verb for ListSnapshots {

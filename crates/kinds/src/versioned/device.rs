@@ -16,8 +16,8 @@ use block::{
 use super::{VERBS, only_vdisk, other_size};
 use crate::pool::opening::Opening;
 use crate::pool::verbs::{
-    Keep, KeepArgs, LabelArgs, ListSnapshots, SetLabel, SetTaking, Snapshot, SnapshotArgs,
-    SnapshotsFrom, TakingArgs,
+    Keep, KeepArgs, LabelArgs, ListSnapshots, QuotaArgs, SetLabel, SetQuota, SetTaking, Snapshot,
+    SnapshotArgs, SnapshotsFrom, TakingArgs,
 };
 use crate::pool::volume::{Volume, info, version_of};
 use crate::pool::{PoolDevice, report};
@@ -111,6 +111,9 @@ impl Device for Versioned {
             Command::new::<SetTaking>(TakingArgs { vdisk, ..args.clone() })
         } else if let Some(args) = command.args::<Keep>() {
             Command::new::<Keep>(KeepArgs { vdisk: vdisk(&args.vdisk), ..args.clone() })
+        } else if let Some(args) = command.args::<SetQuota>() {
+            let vdisk = vdisk(&args.vdisk);
+            Command::new::<SetQuota>(QuotaArgs { vdisk, ..args.clone() })
         } else if let Some(args) = command.args::<SetLabel>() {
             let snapshot = in_pool(&args.snapshot);
             Command::new::<SetLabel>(LabelArgs { snapshot, ..args.clone() })

@@ -29,7 +29,7 @@ use kind::{
 };
 
 use crate::pool::opening::Opening;
-use crate::pool::verbs::{Keep, ListSnapshots, SetLabel, SetTaking, Snapshot};
+use crate::pool::verbs::{Keep, ListSnapshots, SetLabel, SetQuota, SetTaking, Snapshot};
 use crate::pool::{CACHE, cache_bytes, describe, faults_below, volume};
 use device::Versioned;
 
@@ -42,6 +42,7 @@ const VERBS: &[&VerbInfo] = &[
     SetTaking::INFO,
     Keep::INFO,
     SetLabel::INFO,
+    SetQuota::INFO,
 ];
 
 /// The kind `versioned`: a device with snapshots.

@@ -197,6 +197,9 @@ impl Inner {
         if !self.is_replaying.get() {
             vdisk.skip_numbers();
         }
+        if vdisk.row.borrow().quota > 0 {
+            self.charge_family(&vdisk).await?;
+        }
         if vdisk.depth > DEPTH_WANTED {
             self.wants_checkpoint.set(true);
             self.changed();

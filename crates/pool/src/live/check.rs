@@ -1,10 +1,12 @@
 //! The check of a pool: compares the blocks that its trees refer to with the blocks in use.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
-use block::Result;
+use block::{Result, bail};
 
+use super::account::Account;
 use super::nodes::Lookups;
 use super::pool::Inner;
 use super::vdisk::Vdisk;
@@ -42,6 +44,26 @@ impl Marks {
         let extent = self.0.entry(address.extent()).or_insert_with(|| Bits::new(extent_blocks));
         let end = (u64::from(address.offset()) + blocks).min(extent_blocks.into()) as u32;
         extent.set(address.offset(), end - address.offset(), true);
+    }
+
+    /// Adds the blocks of another set.
+    fn join(&mut self, other: Self) {
+        for (extent, bits) in other.0 {
+            match self.0.entry(extent) {
+                Entry::Vacant(place) => drop(place.insert(bits)),
+                Entry::Occupied(mut place) => {
+                    let mut at = 0;
+                    while let Some((first, count)) = bits.next_run(at) {
+                        place.get_mut().set(first, count, true);
+                        at = first + count;
+                    }
+                }
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.0.values().map(|bits| u64::from(bits.count())).sum()
     }
 
     /// Returns the blocks that are not in `other`.
@@ -124,7 +146,27 @@ impl Inner {
         Ok(checked)
     }
 
-    async fn reach_line(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<()> {
+    /// Adds the blocks of a line, and compares their number with its account.
+    async fn reach_line(&self, vdisk: &Vdisk, all: &mut Reached) -> Result<()> {
+        let mut line = Reached::new(all.extent_blocks);
+        self.reach_versions(vdisk, &mut line).await?;
+        let account = Account::of(&vdisk.row.borrow());
+        let (data, nodes) = (line.data.count(), line.nodes.count());
+        all.data.join(line.data);
+        all.nodes.join(line.nodes);
+        let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
+        if has_changes || (data, nodes) == (account.head + account.dead, account.nodes) {
+            return Ok(());
+        }
+        bail!(
+            Corrupt,
+            "its account has {} blocks of data and {} of maps; its trees have {data} and {nodes}",
+            account.head + account.dead,
+            account.nodes
+        )
+    }
+
+    async fn reach_versions(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<()> {
         let rows = self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await?;
         let mut trees: BTreeMap<u64, Root> = BTreeMap::new();
         for row in rows {

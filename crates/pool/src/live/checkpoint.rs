@@ -7,6 +7,7 @@ use block::seeded::{self, Bug};
 use block::{OneShot, Result};
 use meta::ring::Position;
 
+use super::account::{Account, Balance};
 use super::catalogue::VersionId;
 use super::commit::SUM_BYTES;
 use super::nodes::Passes;
@@ -67,15 +68,24 @@ pub struct Trees {
     pub vdisk: Rc<Vdisk>,
     own: Vec<Root>,
     pub dead: Root,
+    /// The snapshots that stay.
+    kept: Kept,
     /// Snapshots that no longer count as kept once the checkpoint counts.
     removed: Vec<Number>,
+    pub account: Account,
 }
 
 impl Trees {
     /// The trees of a line that the checkpoint has not changed.
     pub fn unchanged(vdisk: &Rc<Vdisk>) -> Self {
-        let own = vdisk.own.borrow().to_vec();
-        Self { vdisk: vdisk.clone(), own, dead: vdisk.dead.get(), removed: Vec::new() }
+        Self {
+            vdisk: vdisk.clone(),
+            own: vdisk.own.borrow().to_vec(),
+            dead: vdisk.dead.get(),
+            kept: vdisk.kept.borrow().clone(),
+            removed: Vec::new(),
+            account: Account::of(&vdisk.row.borrow()),
+        }
     }
 }
 
@@ -120,6 +130,7 @@ impl Inner {
             *vdisk.taken.borrow_mut() = Some(Rc::new(fresh));
             vdisk.cut_before.set(first);
             vdisk.cut.set(next);
+            vdisk.charges.taken.set(vdisk.charges.fresh.take());
             let (dead, removal) = (vdisk.new_dead.take(), vdisk.removal.take());
             Line { vdisk, first, dead, removal }
         };
@@ -138,6 +149,7 @@ impl Inner {
             lines.push(self.merge_line(&passes, line).await?);
         }
         let origins = self.list_origins(&passes, &mut lines).await?;
+        self.write_rows(&lines);
         let mut trees = BTreeMap::new();
         let mut found = Found::default();
         let last = [Table::Extents, Table::Free];
@@ -171,7 +183,9 @@ impl Inner {
         self.log.trim(log_root);
         self.room.with(|space| space.proven(log_root.flushed));
         self.room.with(Space::counted);
-        for Trees { vdisk, own, dead, removed } in lines {
+        for Trees { vdisk, own, dead, removed, account, .. } in lines {
+            account.put(&mut vdisk.row.borrow_mut());
+            vdisk.charges.taken.set(0);
             *vdisk.own.borrow_mut() = own.into();
             vdisk.dead.set(dead);
             vdisk.taken.take();
@@ -191,6 +205,7 @@ impl Inner {
         let Line { vdisk, first, dead, removal } = line;
         let vdisk = &vdisk;
         let changes = vdisk.taken.borrow().clone().expect("the cut has taken changes");
+        let before = self.balance();
         let cut = vdisk.cut.get();
         let mut finds = Finds { dead, ..Finds::default() };
         let mut own: Vec<Root> = vdisk.own.borrow().to_vec();
@@ -207,7 +222,8 @@ impl Inner {
         }
         let is_grown = own.len() == 2 && own[0].blocks.saturating_mul(FOLD_PART) > own[1].blocks;
         let finds_all = removal.head.is_some() && !seeded::on(Bug::HeadUnmerged);
-        if is_grown || finds_all && own.len() == 2 {
+        let wants_fold = vdisk.wants_fold.take() || finds_all;
+        if is_grown || wants_fold && own.len() == 2 {
             self.fold(passes, &mut own, cut, &mut finds.found).await?;
         }
         self.settle(vdisk, &mut finds, cut);
@@ -230,8 +246,26 @@ impl Inner {
             self.remove_pass(PassKind::REMOVE, vdisk);
         }
         own.retain(|tree| tree.top.is_some() || tree.form.kind == TreeKind::Base);
-        self.write_head(vdisk, &own, &dead, &kept);
-        Ok(Trees { vdisk: vdisk.clone(), own, dead, removed })
+        self.write_head(vdisk, &own, &dead);
+        let account = self.account(vdisk, &own, &dead, before);
+        Ok(Trees { vdisk: vdisk.clone(), own, dead, kept, removed, account })
+    }
+
+    /// Returns the account of a line whose changes and removals are merged. `before` is the balance before that.
+    fn account(&self, vdisk: &Vdisk, own: &[Root], dead: &Root, before: Balance) -> Account {
+        let old = Account::of(&vdisk.row.borrow());
+        let since = self.balance().since(before);
+        let data = (old.head + old.dead).saturating_add_signed(vdisk.charges.taken.get());
+        let head = data.saturating_sub(since.data_freed + dead.blocks);
+        let unfound = if own.len() == 2 { own[0].blocks.min(head) } else { 0 };
+        let nodes = old.nodes.saturating_add_signed(since.nodes);
+        Account { head, dead: dead.blocks, nodes, unfound }
+    }
+
+    /// Returns how many blocks checkpoints have taken and freed.
+    pub fn balance(&self) -> Balance {
+        let nodes = self.room.nodes_taken().cast_signed() - self.nodes_freed.get().cast_signed();
+        Balance { data_freed: self.data_freed.get(), nodes }
     }
 
     /// Writes the list of trees of the snapshots of the interval, with the interval tree.
@@ -315,6 +349,7 @@ impl Inner {
 
     /// Frees blocks in the running checkpoint.
     fn free(&self, address: Address, blocks: u64) {
+        self.data_freed.set(self.data_freed.get() + blocks);
         self.room.with(|space| space.free_by_root(address, blocks));
     }
 
@@ -322,7 +357,8 @@ impl Inner {
     /// began before needs it.
     pub fn free_node(&self, address: Address) {
         self.nodes.forget(address);
-        self.free(address, 1);
+        self.nodes_freed.set(self.nodes_freed.get() + 1);
+        self.room.with(|space| space.free_by_root(address, 1));
     }
 
     fn free_nodes(&self, nodes: Vec<Replaced>) {
@@ -442,6 +478,7 @@ impl Inner {
             let is_held = kept.holds(entry.birth, entry.death);
             if !is_held {
                 let (address, blocks) = (entry.address, entry.blocks);
+                vdisk.charges.free(blocks);
                 self.room.with(|space| space.free_by_record(address, blocks, record));
             }
             is_held
@@ -473,8 +510,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the rows of a line's head.
-    fn write_head(&self, vdisk: &Vdisk, own: &[Root], dead: &Root, kept: &Kept) {
+    /// Writes the rows of the trees of a line's head.
+    fn write_head(&self, vdisk: &Vdisk, own: &[Root], dead: &Root) {
         let put = |index: u64, tree: &Root| {
             if tree.top.is_some() {
                 self.tables.put_taken(&TreeRow {
@@ -494,18 +531,23 @@ impl Inner {
             self.tables.remove_taken(Table::Trees, &head_key(vdisk.number, index as u64));
         }
         put(DEAD_ENTRIES_INDEX, dead);
-        let is_gone = vdisk.is_head_removed() && kept.numbers().next().is_none();
-        if is_gone && let Some(origin) = &*vdisk.origin.borrow() {
-            self.ended.borrow_mut().push((vdisk.number, origin.id()));
-        }
-        match is_gone {
-            true => {
-                let line = [vdisk.row.borrow().first_line(), vdisk.number];
-                self.tables.remove_taken(Table::Lines, &line.map(u64::to_be_bytes).concat());
-                self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
-                self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
+    }
+
+    /// Writes the rows of the lines that a checkpoint has changed, with their accounts, and removes those of lines without
+    /// a version.
+    fn write_rows(&self, lines: &[Trees]) {
+        for Trees { vdisk, kept, account, .. } in lines {
+            if !vdisk.is_head_removed() || kept.numbers().next().is_some() {
+                self.tables.put_taken(&row_at_cut(vdisk, kept, account));
+                continue;
             }
-            false => self.tables.put_taken(&row_at_cut(vdisk, kept)),
+            if let Some(origin) = &*vdisk.origin.borrow() {
+                self.ended.borrow_mut().push((vdisk.number, origin.id()));
+            }
+            let line = [vdisk.row.borrow().first_line(), vdisk.number];
+            self.tables.remove_taken(Table::Lines, &line.map(u64::to_be_bytes).concat());
+            self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
+            self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
         }
     }
 
@@ -574,13 +616,14 @@ impl Inner {
 }
 
 /// Returns the row of a vdisk at the cut of the running checkpoint. Records after the cut may have changed it in memory.
-fn row_at_cut(vdisk: &Vdisk, kept: &Kept) -> VdiskRow {
+fn row_at_cut(vdisk: &Vdisk, kept: &Kept, account: &Account) -> VdiskRow {
     let cut = vdisk.cut.get();
     let before = || kept.numbers().take_while(|number| *number < cut);
     let mut row = vdisk.row.borrow().clone();
     row.next_number = cut;
     row.snapshots = before().count() as u64;
     row.newest_kept = before().last().unwrap_or(0);
+    account.put(&mut row);
     row.state = vdisk.merged_state.get();
     if row.state == VdiskState::REMOVED {
         row.name = String::new();

@@ -108,6 +108,7 @@ type Answer = (Rc<OneShot<Result<Vec<Number>>>>, Vec<Number>);
 struct Flight {
     appended: Result<Appended>,
     steps: Vec<Step>,
+    charges: Vec<(Rc<Vdisk>, u64)>,
     answers: Vec<Answer>,
 }
 
@@ -122,6 +123,8 @@ struct Draft {
     /// Writes of headers of extents.
     writes: Vec<Child>,
     answers: Vec<Answer>,
+    /// Blocks of data that vdisks get.
+    charges: Vec<(Rc<Vdisk>, u64)>,
     data_bytes: usize,
 }
 
@@ -324,6 +327,7 @@ impl Inner {
         data: &Buf,
     ) -> Result<()> {
         let (mut runs, mut from, blocks) = (Vec::new(), 0, data.len() / BLOCK);
+        let mut charged = 0;
         while from < blocks {
             let (is_hole, count) = alike(&data.read()[from * BLOCK..]);
             let at = block + from as u64;
@@ -332,13 +336,15 @@ impl Inner {
                 from += count;
                 continue;
             }
-            let (address, taken) = match self.room.take_data(count as u64) {
+            let room = vdisk.check_quota(charged + count as u64);
+            let (address, taken) = match room.and_then(|()| self.room.take_data(count as u64)) {
                 Ok(taken) => taken,
                 Err(error) => {
                     self.give_back(&runs);
                     return Err(error);
                 }
             };
+            charged += taken;
             let part = data.slice(from * BLOCK..(from + taken as usize) * BLOCK);
             let sums = Sums::new(&checksums(&part.read()));
             let run = Run { kind: RunKind::DATA, address, blocks: taken, ..hole(vdisk, at, taken) };
@@ -352,6 +358,8 @@ impl Inner {
             draft.data.push((run.address, part));
         }
         draft.data_bytes += data.len();
+        vdisk.charges.in_flight.set(vdisk.charges.in_flight.get() + charged);
+        draft.charges.push((vdisk.clone(), charged));
         draft.put_runs(vdisk, runs);
         Ok(())
     }
@@ -475,12 +483,13 @@ impl Inner {
 
     /// Sends a record. One task waits for the records in flight, in their order.
     fn send(self: &Rc<Self>, draft: Draft) {
-        let Draft { items, count, steps, data, mut writes, answers, .. } = draft;
+        let Draft { items, count, steps, data, mut writes, answers, charges, .. } = draft;
         let appended = self.start_data(&data).and_then(|data| {
             writes.extend(data);
             self.log.append(&items, count, writes)
         });
-        self.commits.flights.borrow_mut().push_back(Flight { appended, steps, answers });
+        let flight = Flight { appended, steps, charges, answers };
+        self.commits.flights.borrow_mut().push_back(flight);
         if !self.commits.has_lander.replace(true) {
             let pool = self.clone();
             self.tasks.spawn("records of a pool", async move { pool.land().await });
@@ -491,7 +500,7 @@ impl Inner {
     async fn land(self: Rc<Self>) {
         loop {
             let Some(flight) = self.commits.flights.borrow_mut().pop_front() else { break };
-            let Flight { appended, mut steps, answers } = flight;
+            let Flight { appended, mut steps, charges, answers } = flight;
             if seeded::on(Bug::MapTooEarly) {
                 self.apply(self.applied.get().number, std::mem::take(&mut steps));
             }
@@ -503,6 +512,10 @@ impl Inner {
                 Ok(end) => {
                     let record = end.number - 1;
                     self.applied.set(end);
+                    for (vdisk, blocks) in charges {
+                        let in_flight = &vdisk.charges.in_flight;
+                        in_flight.set(in_flight.get() - blocks);
+                    }
                     self.apply(record, steps);
                     for (done, snapshots) in answers {
                         done.set(Ok(snapshots));

@@ -1,9 +1,11 @@
 //! Lists of vdisks and snapshots.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use block::Result;
 
+use super::account::Account;
 use super::catalogue::{is_named, snapshot_key};
 use super::pool::{Inner, missing};
 use super::rules::{Keep, Taking};
@@ -40,6 +42,10 @@ pub struct ListedVdisk {
     pub taking: Taking,
     /// Which of its snapshots are kept.
     pub keep: Keep,
+    /// Blocks that it holds with its snapshots, as of the last checkpoint.
+    pub account: Account,
+    /// Bytes that it may hold with its snapshots; 0 for no limit.
+    pub quota_bytes: u64,
 }
 
 /// A snapshot in a list.
@@ -53,8 +59,10 @@ pub struct ListedSnapshot {
     pub size_bytes: u64,
     /// Time when it was taken, in microseconds from 1970.
     pub taken_unix_us: u64,
-    /// Number of clones that depend on it.
+    /// Number of clones and rollbacks that depend on it.
     pub holds: u32,
+    /// Blocks that it alone holds, as of the last checkpoint: removing it frees them.
+    pub alone_blocks: u64,
 }
 
 impl Inner {
@@ -108,8 +116,34 @@ impl Inner {
                 }
             };
             let (taking, keep) = rules_of(&row);
-            let VdiskRow { size: size_bytes, made_unix_s, .. } = row;
-            all.push(ListedVdisk { name, size_bytes, origin, made_unix_s, taking, keep });
+            let account = self.account_of_name(&row).await?;
+            let VdiskRow { size: size_bytes, made_unix_s, quota: quota_bytes, .. } = row;
+            all.push(ListedVdisk {
+                name,
+                size_bytes,
+                origin,
+                made_unix_s,
+                taking,
+                keep,
+                account,
+                quota_bytes,
+            });
+        }
+        Ok(all)
+    }
+
+    /// Returns the account of a vdisk with those of the lines that had its name before rollbacks.
+    async fn account_of_name(&self, newest: &VdiskRow) -> Result<Account> {
+        let mut all = Account::of(newest);
+        if newest.family == 0 {
+            return Ok(all);
+        }
+        for line in self.lines(newest.vdisk).await?.into_iter().skip(1) {
+            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
+            // Without a head, only snapshots have the blocks.
+            let of = row.as_ref().map(Account::of).unwrap_or_default();
+            all.dead += of.head + of.dead;
+            all.nodes += of.nodes;
         }
         Ok(all)
     }
@@ -119,7 +153,7 @@ impl Inner {
     /// # Errors
     /// `NotFound` if there is no such vdisk; those of reads of tables.
     pub async fn snapshots(
-        &self,
+        self: &Rc<Self>,
         name: &VdiskName,
         from: Number,
         most: usize,
@@ -132,13 +166,21 @@ impl Inner {
             while let Some(from) = next.filter(|_| all.len() < most) {
                 let (rows, rest) = self.named_from(line, from, most - all.len()).await?;
                 next = rest;
-                for row in rows {
+                let alone = self.alone(line, &rows).await?;
+                for (row, alone_blocks) in rows.into_iter().zip(alone) {
                     let label = match row.flags.0 & SnapshotFlags::DETAILS.0 {
                         0 => None,
                         _ => self.label(line, row.number).await?,
                     };
                     let SnapshotRow { number, size: size_bytes, taken_unix_us, holds, .. } = row;
-                    all.push(ListedSnapshot { number, label, size_bytes, taken_unix_us, holds });
+                    all.push(ListedSnapshot {
+                        number,
+                        label,
+                        size_bytes,
+                        taken_unix_us,
+                        holds,
+                        alone_blocks,
+                    });
                 }
             }
         }

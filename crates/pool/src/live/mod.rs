@@ -13,11 +13,13 @@
 //! | `origin.rs` | where a clone finds the blocks that it inherits |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
 //! | `read.rs` | reads and block status |
+//! | `account.rs` | how many blocks a line holds, and its quota |
 //! | `checkpoint.rs` | checkpoints |
 //! | `check.rs` | the comparison of reachable with used blocks |
 //! | `keeper.rs` | when checkpoints and flushes happen by themselves |
 //! | `tables.rs`, `nodes.rs`, `room.rs` | tables, nodes and space, as the rest uses them |
 
+mod account;
 mod catalogue;
 mod check;
 mod checkpoint;
@@ -38,6 +40,7 @@ mod tables;
 mod vdisk;
 mod version;
 
+pub use account::Account;
 pub use catalogue::VersionId;
 pub use check::{Blocks, Checked};
 pub use commit::ROOM_WITHIN;

@@ -252,6 +252,8 @@ fn inner(
         touched: RefCell::default(),
         fresh_changes: Cell::new(0),
         ended: RefCell::default(),
+        data_freed: Cell::new(0),
+        nodes_freed: Cell::new(0),
         opened: RefCell::default(),
         epoch: Cell::new(0),
         is_replaying: Cell::new(true),
@@ -425,9 +427,13 @@ impl Inner {
             }
             Table::Vdisks => {
                 let row = VdiskRow::decode(row).map_err(bad)?;
-                if row.state != VdiskState::LIVE {
+                let known = self.tables.get::<VdiskRow>(&row.vdisk.to_be_bytes()).await?;
+                if known.is_some() {
+                    // In memory, because the account in the record may be an older one.
                     let vdisk: Rc<Vdisk> = self.vdisk(row.vdisk).await?;
-                    self.plan_leaving(&vdisk).await?;
+                    if row.state != VdiskState::LIVE {
+                        self.plan_leaving(&vdisk).await?;
+                    }
                 }
             }
             Table::Snapshots => {

@@ -199,6 +199,7 @@ impl Inner {
         let joined = joined(&layers);
         let mut settled = layers;
         if joined > 1 {
+            let before = self.balance();
             let is_all = joined == settled.len();
             let kind = if is_all { TreeKind::Base } else { TreeKind::Change };
             let form = Form::runs(kind, vdisk, SumKind::Crc32c);
@@ -211,7 +212,9 @@ impl Inner {
             };
             settled.splice(..joined, [Layer { tree, limit: number }]);
             settled.retain(|layer| layer.tree.top.is_some());
-            self.keep_settled_nodes(passes, lines, (vdisk, number), made).await?;
+            let at = self.keep_settled_nodes(passes, lines, (vdisk, number), made).await?;
+            let nodes = &mut lines[at].account.nodes;
+            *nodes = nodes.saturating_add_signed(self.balance().since(before).nodes);
         }
         let empty = Root::empty(Form::runs(TreeKind::Base, vdisk, SumKind::Crc32c));
         if settled.is_empty() {
@@ -229,14 +232,14 @@ impl Inner {
         Ok(settled)
     }
 
-    /// Adds the nodes that settling has written to the dead entries of their line.
+    /// Adds the nodes that settling has written to the dead entries of their line. Returns the index of the line.
     async fn keep_settled_nodes(
         self: &Rc<Self>,
         passes: &Passes,
         lines: &mut Vec<Trees>,
         (line, birth): (u64, Number),
         made: Vec<Address>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let entry =
             |address| DeadEntry { death: birth + 1, address, blocks: 1, birth, is_node: true };
         let at = match lines.iter().position(|trees| trees.vdisk.number == line) {
@@ -257,7 +260,7 @@ impl Inner {
             newest_birth: NUMBER_MAX,
             descriptor: dead.encode(),
         });
-        Ok(())
+        Ok(at)
     }
 }
 

@@ -70,6 +70,9 @@ pub struct Inner {
     pub fresh_changes: Cell<usize>,
     /// Removed vdisks, with the snapshots on which they have holds that the keeper releases.
     pub ended: RefCell<Vec<(u64, VersionId)>>,
+    /// Blocks of data and nodes that checkpoints have freed.
+    pub data_freed: Cell<u64>,
+    pub nodes_freed: Cell<u64>,
     /// How often each version is open, by identity.
     pub opened: RefCell<BTreeMap<VersionId, u32>>,
     /// Raised when changes in memory move: at each cut, and at the end of each checkpoint.
@@ -302,6 +305,22 @@ impl Pool {
     /// there are data behind it; those of the device.
     pub async fn resize(&self, name: &VdiskName, size: u64) -> Result<()> {
         self.0.resize(name, size).await
+    }
+
+    /// Sets how many bytes a vdisk may hold with its snapshots; 0 for no limit. It is durable after a flush.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such vdisk, `Invalid` if it holds more already; those of the device.
+    pub async fn set_quota(&self, name: &VdiskName, bytes: u64) -> Result<()> {
+        self.0.set_quota(name, bytes).await
+    }
+
+    /// Checks that [`Pool::set_quota`] would succeed.
+    ///
+    /// # Errors
+    /// Those that it would have.
+    pub async fn check_set_quota(&self, name: &VdiskName, bytes: u64) -> Result<()> {
+        self.0.check_set_quota(name, bytes).await.map(drop)
     }
 
     /// Gives a vdisk the content of one of its snapshots. If its own content is in no snapshot, one is taken first, and

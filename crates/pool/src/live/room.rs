@@ -13,6 +13,8 @@ pub struct Room {
     space: RefCell<Space>,
     /// Whether a checkpoint writes the tables of space now.
     writes_rows: Cell<bool>,
+    /// Number of blocks that were taken for nodes.
+    nodes_taken: Cell<u64>,
 }
 
 /// Guard of a read of a client. No address that is freed later is given away until it is dropped.
@@ -30,7 +32,9 @@ impl Drop for ReadGuard {
 impl Room {
     /// Shares a space.
     pub fn new(space: Space) -> Rc<Self> {
-        Rc::new(Self { space: RefCell::new(space), writes_rows: Cell::new(false) })
+        let (space, writes_rows, nodes_taken) =
+            (RefCell::new(space), Cell::default(), Cell::default());
+        Rc::new(Self { space, writes_rows, nodes_taken })
     }
 
     /// Returns the bytes on the device of adjacent blocks.
@@ -62,6 +66,7 @@ impl Room {
     /// # Errors
     /// `NoSpace` if none is free.
     pub fn take_node(&self) -> Result<Address> {
+        self.nodes_taken.set(self.nodes_taken.get() + 1);
         match self.writes_rows.get() {
             true => self.space.borrow_mut().take_space_node(),
             false => self.space.borrow_mut().take_node(),
@@ -88,6 +93,11 @@ impl Room {
     /// Calls `each` with the space.
     pub fn with<T>(&self, each: impl FnOnce(&mut Space) -> T) -> T {
         each(&mut self.space.borrow_mut())
+    }
+
+    /// Returns the number of blocks that were taken for nodes since the opening.
+    pub fn nodes_taken(&self) -> u64 {
+        self.nodes_taken.get()
     }
 
     /// Returns the number of blocks that became ready since the opening.

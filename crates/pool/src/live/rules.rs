@@ -73,7 +73,11 @@ impl Inner {
         Ok(())
     }
 
-    async fn named(self: &Rc<Self>, name: &VdiskName) -> Result<Rc<Vdisk>> {
+    /// Returns a vdisk by its name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; those of reads of tables.
+    pub async fn named(self: &Rc<Self>, name: &VdiskName) -> Result<Rc<Vdisk>> {
         self.check_writable()?;
         let version = VersionName { vdisk: name.clone(), snapshot: None };
         match self.find(&version).await? {

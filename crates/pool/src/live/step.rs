@@ -40,6 +40,7 @@ impl Finds for Overwrites<'_> {
             Some(entry) => self.vdisk.new_dead.borrow_mut().push(entry),
             None => {
                 let Overwritten { address, blocks, .. } = found;
+                self.vdisk.charges.free(blocks);
                 self.pool.room.with(|space| space.free_by_record(address, blocks, self.record));
             }
         }
@@ -59,6 +60,7 @@ impl Inner {
                     let Run { kind, address, blocks, .. } = change.run;
                     if kind.has_blocks() {
                         self.room.with(|space| space.acknowledged(address, blocks));
+                        vdisk.charges.take(blocks);
                     }
                     let mut finds = Overwrites { pool: self, vdisk: &vdisk, record };
                     let mut fresh = vdisk.fresh.borrow_mut();
@@ -91,11 +93,13 @@ impl Inner {
                     old.cadence_us = new.cadence_us;
                     old.keep_last = new.keep_last;
                     old.keep_interval_s = new.keep_interval_s;
+                    old.quota = new.quota;
                     if new.state != old.state && new.state != VdiskState::LIVE {
                         old.state = new.state;
                         vdisk.lose_head(new.state);
-                        self.touch(vdisk);
                     }
+                    // The row has an older account. The next checkpoint writes the newest one.
+                    self.touch(vdisk);
                 }
             }
             Table::Snapshots => {

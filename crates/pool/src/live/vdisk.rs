@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use block::seeded::{self, Bug};
 
+use super::account::Charges;
 use super::commit::SUM_BYTES;
 use super::origin::Origin;
 use crate::map::{Changes, DeadEntry, Kept, Number, Root};
@@ -16,7 +17,7 @@ use crate::rows::{VdiskFlags, VdiskRow, VdiskState};
 pub struct Vdisk {
     /// Number of the vdisk, which is also the line of its trees.
     pub number: u64,
-    /// The row of the vdisk, without the accounts since the last checkpoint.
+    /// The row of the vdisk, with its account as of the last checkpoint.
     pub row: RefCell<VdiskRow>,
     /// Changes since the last cut.
     pub fresh: RefCell<Changes>,
@@ -50,6 +51,12 @@ pub struct Vdisk {
     pub is_changed: Cell<bool>,
     /// Whether a task takes snapshots of it.
     pub has_timer: Cell<bool>,
+    /// Blocks that records have taken and freed since the account in the row.
+    pub charges: Charges,
+    /// Blocks that the lines before rollbacks held when the vdisk was loaded; they count for its quota.
+    pub family_blocks: Cell<u64>,
+    /// Whether the next checkpoint folds its trees.
+    pub wants_fold: Cell<bool>,
 }
 
 /// The versions of a line that a checkpoint removes, by the records before its cut.
@@ -98,6 +105,9 @@ impl Vdisk {
             removal: RefCell::default(),
             is_changed: Cell::new(is_changed),
             has_timer: Cell::new(false),
+            charges: Charges::default(),
+            family_blocks: Cell::new(0),
+            wants_fold: Cell::new(false),
             row: RefCell::new(row),
         }
     }

@@ -49,7 +49,7 @@ impl Packed<DEAD_COLUMNS> for DeadEntry {
     }
 
     fn blocks(&self) -> u64 {
-        self.blocks
+        if self.is_node { 0 } else { self.blocks }
     }
 
     fn tail_bytes(&self, _: &Form) -> usize {

@@ -166,7 +166,7 @@ pub struct Root {
     pub top: Option<(Pointer, u8)>,
     /// Number of items.
     pub items: u64,
-    /// Number of blocks that the items cover.
+    /// Number of blocks that the items cover; of dead entries, only blocks of data.
     pub blocks: u64,
     /// Number of nodes.
     pub nodes: u64,

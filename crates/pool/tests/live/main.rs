@@ -1,5 +1,6 @@
 //! Tests of an open pool: its model, crashes, and the space that comes back.
 
+mod accounts;
 mod basics;
 mod chains;
 mod concurrent;

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use api::{VolumeName, routes};
 use block::control::volume;
-use block::units::{format_duration, format_size, parse_duration};
+use block::units::{format_duration, format_size, parse_duration, parse_size};
 use indicatif::ProgressBar;
 use kinds::vdisks::{
-    CloneArgs, CloneOf, Keep, KeepArgs, LabelArgs, RollBack, RollBackArgs, SetLabel, SetTaking,
-    Snapshot, SnapshotArgs, Taking, TakingArgs,
+    CloneArgs, CloneOf, Keep, KeepArgs, LabelArgs, QuotaArgs, RollBack, RollBackArgs, SetLabel,
+    SetQuota, SetTaking, Snapshot, SnapshotArgs, Taking, TakingArgs,
 };
 use serde::Serialize;
 
@@ -67,20 +67,49 @@ impl Done {
     }
 }
 
-pub fn create(form: Form, name: &str, size_bytes: u64, how: &How) -> Result {
+pub fn create(form: Form, name: &str, size_bytes: u64, quota: Option<u64>, how: &How) -> Result {
     let target = Target::find(&how.at, name)?;
     let args = volume::Size { name: target.name.clone(), size_bytes, dry_run: how.dry_run };
     target.client.command::<volume::Create>(&target.pool, &args)?;
+    if let Some(quota_bytes) = quota.filter(|_| !how.dry_run) {
+        set_quota(&target, quota_bytes, how)?;
+    }
     let done = Done::of(&target, how, Some(size_bytes));
     form.print(&done, || done.line("create", &format!("{}, empty", format_size(size_bytes))))
 }
 
-pub fn resize(form: Form, name: &str, size_bytes: u64, how: &How) -> Result {
+/// Changes the size of a virtual disk, its quota, or both.
+pub fn resize(form: Form, name: &str, size: Option<u64>, quota: Option<u64>, how: &How) -> Result {
     let target = Target::find(&how.at, name)?;
-    let args = volume::Size { name: target.name.clone(), size_bytes, dry_run: how.dry_run };
-    target.client.command::<volume::Resize>(&target.pool, &args)?;
-    let done = Done::of(&target, how, Some(size_bytes));
-    form.print(&done, || done.line("resize", &format!("{} now", format_size(size_bytes))))
+    let mut words = Vec::new();
+    if let Some(size_bytes) = size {
+        let args = volume::Size { name: target.name.clone(), size_bytes, dry_run: how.dry_run };
+        target.client.command::<volume::Resize>(&target.pool, &args)?;
+        words.push(format!("{} now", format_size(size_bytes)));
+    }
+    if let Some(quota_bytes) = quota {
+        set_quota(&target, quota_bytes, how)?;
+        words.push(match quota_bytes {
+            0 => "no quota".to_owned(),
+            bytes => format!("a quota of {}", format_size(bytes)),
+        });
+    }
+    let done = Done::of(&target, how, size);
+    form.print(&done, || done.line("resize", &words.join(", ")))
+}
+
+fn set_quota(target: &Target, quota_bytes: u64, how: &How) -> Result<()> {
+    let args = QuotaArgs { vdisk: target.name.clone(), quota_bytes, dry_run: how.dry_run };
+    target.client.command::<SetQuota>(&target.pool, &args)?;
+    Ok(())
+}
+
+/// Parses a quota: a size, or `none`.
+pub fn parse_quota(text: &str) -> std::result::Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        size => parse_size(size).map_err(|why| format!("{why}; or none")),
+    }
 }
 
 pub fn snap(form: Form, names: &[String], is_async: bool, how: &How) -> Result {

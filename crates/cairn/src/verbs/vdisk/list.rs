@@ -49,18 +49,20 @@ pub fn run(form: Form, of: Option<&str>, at: &At) -> Result {
     };
     let snapshots = snapshots(&target)?;
     form.print(&snapshots, || {
-        let title = ["SNAPSHOT", "NUMBER", "SIZE", "AGE", "CLONES"].map(str::to_owned).to_vec();
+        let title =
+            ["SNAPSHOT", "NUMBER", "SIZE", "ALONE", "AGE", "CLONES"].map(str::to_owned).to_vec();
         let row = |Snapshot { export, view }: &Snapshot| {
             vec![
                 export.clone(),
                 view.number.to_string(),
                 format_size(view.size_bytes),
+                format_size(view.alone_bytes),
                 format_duration(since(view.taken_unix_us / 1_000_000)),
                 view.clones.to_string(),
             ]
         };
         let rows = std::iter::once(title).chain(snapshots.iter().map(row));
-        columns("<>>>>", &rows.collect::<Vec<_>>())
+        columns("<>>>>>", &rows.collect::<Vec<_>>())
     })
 }
 
@@ -99,16 +101,19 @@ fn snapshots(target: &Target) -> Result<Vec<Snapshot>> {
 
 fn print_vdisks(form: Form, all: &[Vdisk]) -> Result {
     form.print(&all, || {
-        let title = ["VDISK", "SIZE", "AGE", "CLONE OF"].map(str::to_owned).to_vec();
+        let title =
+            ["VDISK", "SIZE", "OWN", "SNAPSHOTS", "AGE", "CLONE OF"].map(str::to_owned).to_vec();
         let row = |Vdisk { export, view }: &Vdisk| {
             vec![
                 export.clone(),
                 format_size(view.size_bytes),
+                format_size(view.own_bytes + view.map_bytes),
+                format_size(view.snapshot_bytes),
                 format_duration(since(view.made_unix_s)),
                 view.origin.clone().unwrap_or_default(),
             ]
         };
         let rows = std::iter::once(title).chain(all.iter().map(row));
-        columns("<>><", &rows.collect::<Vec<_>>())
+        columns("<>>>><", &rows.collect::<Vec<_>>())
     })
 }

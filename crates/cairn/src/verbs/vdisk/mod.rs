@@ -41,6 +41,9 @@ enum Verb {
         /// Its size, such as 40G
         #[arg(value_parser = parse_size)]
         size: u64,
+        /// Let it hold at most this, with its snapshots and maps
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        quota: Option<u64>,
         #[command(flatten)]
         how: How,
     },
@@ -135,14 +138,17 @@ enum Verb {
         #[command(flatten)]
         at: At,
     },
-    /// Change the size of a virtual disk that no client has open
+    /// Change the size of a virtual disk that no client has open, or the quota of any
     Resize {
         /// The virtual disk
         #[arg(value_name = "POOL/VDISK", add = complete::volume())]
         name: String,
         /// Its new size
-        #[arg(value_parser = parse_size)]
-        size: u64,
+        #[arg(value_parser = parse_size, required_unless_present = "quota")]
+        size: Option<u64>,
+        /// Let it hold at most this, with its snapshots and maps
+        #[arg(long, value_name = "SIZE|none", value_parser = change::parse_quota)]
+        quota: Option<u64>,
         #[command(flatten)]
         how: How,
     },
@@ -173,7 +179,9 @@ impl VdiskArgs {
     /// Lists or changes virtual disks.
     pub fn run(self, form: Form) -> Result {
         match self.verb {
-            Verb::Create { name, size, how } => change::create(form, &name, size, &how),
+            Verb::Create { name, size, quota, how } => {
+                change::create(form, &name, size, quota, &how)
+            }
             Verb::Ls { of, at } => list::run(form, of.as_deref(), &at),
             Verb::Snap { names, every: Some(taking), how, .. } => {
                 change::take(form, &names, taking, &how)
@@ -188,7 +196,9 @@ impl VdiskArgs {
             Verb::Clone { origin, name, count, how } => {
                 change::clone(form, &origin, &name, count, &how)
             }
-            Verb::Resize { name, size, how } => change::resize(form, &name, size, &how),
+            Verb::Resize { name, size, quota, how } => {
+                change::resize(form, &name, size, quota, &how)
+            }
             Verb::Rm { names, yes, how } => change::rm(form, &names, yes, &how),
         }
     }
