@@ -10,7 +10,7 @@ use super::runs::merge_runs;
 use super::store::{Finds, Overwritten, Replaced, Store};
 use crate::Address;
 
-/// What a list of trees shows, as changes.
+/// The content of a list of trees, as changes.
 struct Seen<'a, S> {
     store: &'a S,
     reader: Reader<'a, S>,
@@ -53,7 +53,7 @@ impl Finds for Nothing {
     }
 }
 
-/// Writes what the trees `layers` of snapshot `number` show as one tree. A base tree has no holes, so the layers must be
+/// Writes the content of the trees `layers` of snapshot `number` as one tree. A base tree has no holes, so the layers must be
 /// all trees of the snapshot then. Runs keep their births, also those of other lines. The nodes are born at `number` and
 /// die at the next number, because no other version refers to them.
 ///

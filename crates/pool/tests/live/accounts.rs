@@ -56,7 +56,7 @@ fn accounts_count_blocks_of_head_snapshots_and_clones() {
         drop(pool);
         let pool = open(&env, &disk).await.unwrap();
         assert_eq!(account(&pool, "web").await, web);
-        // Of the removed one, nobody else holds the three blocks.
+        // No other version holds three blocks of the removed one.
         let before = pool.usage().data_bytes;
         pool.remove(&version("web@2")).await.unwrap();
         pool.checkpoint().await.unwrap();
