@@ -8,7 +8,7 @@ use std::task::{self, Context, Poll};
 use crate::control::{Command, Reply, Verb};
 use crate::env::LocalFuture;
 use crate::seeded::{self, Bug};
-use crate::{Buf, ByteRange, Info, Op, Result};
+use crate::{Buf, ByteRange, Copies, Info, Op, Result};
 
 /// The access of a device to one lower: the requests that the device has started on the lower. The engine implements
 /// it. A device has no other access to its lowers.
@@ -48,6 +48,17 @@ pub struct Done {
 }
 
 impl Done {
+    /// Returns the copies that a read must avoid to read another one than those so far.
+    ///
+    /// # Panics
+    /// If the operation was no read.
+    pub fn copies(&self) -> Copies {
+        match &self.op {
+            Op::Read { avoid, .. } => *avoid,
+            other => panic!("a {} request reads no copy", other.verb()),
+        }
+    }
+
     /// Returns the buffer of a read or write request that succeeded.
     ///
     /// # Errors

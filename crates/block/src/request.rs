@@ -214,6 +214,12 @@ impl Copies {
         n < 32 && self.0 & (1 << n) != 0
     }
 
+    /// Returns the set of all copies but copy `n`.
+    #[must_use]
+    pub const fn all_but(n: usize) -> Self {
+        Self(if n < 32 { !(1 << n) } else { u32::MAX })
+    }
+
     /// Returns the set of copies with copy `n` added.
     #[must_use]
     pub const fn with(self, n: usize) -> Self {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use block::env::Mono;
-use block::{ByteRange, Child, Env, Error, Lower, Mutex, Notify, Result, all, error};
+use block::{ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Result, all, error};
 
 use super::{
     Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict,
@@ -13,6 +13,9 @@ use crate::io::{step, write_all};
 
 /// Bytes that a recovery reads at once.
 const READ_BYTES: u64 = 1 << 20;
+
+/// Most copies of a damaged ring that a recovery reads.
+const COPIES_MAX: usize = 8;
 
 /// The result of reading a ring.
 pub struct Recovered {
@@ -59,6 +62,65 @@ pub struct Appended {
     parts: Vec<Child>,
 }
 
+/// The search for the records of a ring on a device.
+struct Search<'s> {
+    env: &'s Env,
+    lower: &'s Lower,
+    base: u64,
+    survey: Survey,
+    /// The items of each record that was found, by its offset.
+    found: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Search<'_> {
+    /// Reads the ring, or one copy of it. Returns the copies that were read; `None` if the device below has no such copy.
+    async fn run(&mut self, only: Option<usize>) -> Result<Option<Copies>> {
+        let step = (step(self.lower) - step(self.lower) % SECTOR_BYTES) as u64;
+        let avoid = only.map_or(Copies::NONE, Copies::all_but);
+        let mut copies = Copies::NONE;
+        while let Some((place, len)) = self.survey.wanted() {
+            let len = len.min(READ_BYTES).min(step);
+            let range = ByteRange::new(self.base + place, len).expect("a wanted part has bytes");
+            let into = self.env.buf(len as usize)?;
+            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            if only.is_some_and(|copy| !done.copies().has(copy)) {
+                return Ok(None);
+            }
+            copies = Copies(copies.0 | done.copies().0);
+            let mut keep = |head: &Head, items: &[u8]| {
+                self.found.insert(head.at.offset, items.to_vec());
+            };
+            match done.into_buf() {
+                Ok(buf) => self.survey.feed(&buf.read(), &mut keep),
+                Err(_) => self.survey.feed(&vec![0; len as usize], &mut keep),
+            }
+        }
+        Ok(Some(copies))
+    }
+
+    /// Whether a copy of the ring has the record that follows the end of the log.
+    async fn goes_on(&self, copy: usize, end: &Position) -> Result<bool> {
+        let ring = &self.survey.ring;
+        let avoid = Copies::all_but(copy);
+        let mut bytes = Vec::new();
+        let longest = ring.record_bytes_max().min(step(self.lower) as u64);
+        for (place, len) in ring.parts(end.offset, longest).into_iter().filter(|it| it.1 > 0) {
+            let range = ByteRange::new(self.base + place, len).expect("a part has bytes");
+            let into = self.env.buf(len as usize)?;
+            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            if !done.copies().has(copy) {
+                return Ok(false);
+            }
+            match done.into_buf() {
+                Ok(buf) => bytes.extend_from_slice(&buf.read()),
+                Err(_) => return Ok(false),
+            }
+        }
+        let is_next = |head: &Head| head.at.number == end.number && head.at.opening >= end.opening;
+        Ok(Head::decode(ring, &bytes).is_ok_and(|(head, _)| is_next(&head)))
+    }
+}
+
 impl Log {
     /// Reads the ring at byte `base` of `lower`, and judges its records. A part that cannot be read has no records.
     ///
@@ -71,22 +133,22 @@ impl Log {
         ring: Ring,
         root: Root,
     ) -> Result<Recovered> {
-        let mut survey = Survey::new(ring, root);
-        let mut found = BTreeMap::new();
-        let step = (step(lower) - step(lower) % SECTOR_BYTES) as u64;
-        while let Some((place, len)) = survey.wanted() {
-            let len = len.min(READ_BYTES).min(step);
-            let range = ByteRange::new(base + place, len).expect("a wanted part has bytes");
-            let read = lower.read(range, env.buf(len as usize)?).await;
-            let mut keep = |head: &Head, items: &[u8]| {
-                found.insert(head.at.offset, items.to_vec());
-            };
-            match read {
-                Ok(buf) => survey.feed(&buf.read(), &mut keep),
-                Err(_) => survey.feed(&vec![0; len as usize], &mut keep),
+        let mut search =
+            Search { env, lower, base, survey: Survey::new(ring, root), found: BTreeMap::new() };
+        let copies = search.run(None).await?.unwrap_or_default();
+        let mut verdict = search.survey.clone().judge();
+        // A redundant device below may have what is missing in another copy.
+        let others = if copies == Copies::NONE { 0 } else { COPIES_MAX };
+        for copy in 0..others {
+            // Damage may also look like the end of the log.
+            if verdict.damage.is_some() || search.goes_on(copy, &verdict.end).await? {
+                search.survey.again();
+                if search.run(Some(copy)).await?.is_some() {
+                    verdict = search.survey.clone().judge();
+                }
             }
         }
-        Ok(Recovered { verdict: survey.judge(), items: found })
+        Ok(Recovered { verdict, items: search.found })
     }
 
     /// Creates the log of an opening. Its owner has a reserve in the buffer pool for the records in flight. Its first record is at the tail of `root`, which is flushed before that record is

@@ -4,7 +4,7 @@ use super::{Head, Ring, Root, SECTOR_BYTES};
 
 /// A search for the records of a ring that may count. It takes the sectors of the ring in any portions, and keeps the
 /// headers of the records that it finds and at most one record's bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Survey {
     pub(super) ring: Ring,
     pub(super) root: Root,
@@ -20,6 +20,12 @@ impl Survey {
     /// Begins the search at the place of the root's tail.
     pub fn new(ring: Ring, root: Root) -> Self {
         Self { ring, root, heads: Vec::new(), begin: 0, pending: Vec::new(), flushed: root.flushed }
+    }
+
+    /// Begins the search again in another copy of the ring. The records found so far remain candidates.
+    pub fn again(&mut self) {
+        self.begin = 0;
+        self.pending.clear();
     }
 
     /// Returns the place in the ring and the number of the bytes that the search needs next: up to the end of the ring.

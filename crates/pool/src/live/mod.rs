@@ -12,7 +12,7 @@
 //! | `vdisk.rs`, `version.rs` | a vdisk in memory; where the blocks of a version are |
 //! | `origin.rs` | where a clone finds the blocks that it inherits |
 //! | `commit.rs`, `step.rs` | records of changes, and their effect in memory |
-//! | `read.rs` | reads and block status |
+//! | `read.rs`, `copies.rs` | reads and block status; other copies of damaged bytes |
 //! | `account.rs` | how many blocks a line holds, and its quota |
 //! | `checkpoint.rs` | checkpoints |
 //! | `check.rs` | the comparison of reachable with used blocks |
@@ -24,6 +24,7 @@ mod catalogue;
 mod check;
 mod checkpoint;
 mod commit;
+mod copies;
 mod keeper;
 mod listing;
 mod nodes;

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
-use block::{Child, Env, Lower, Op, Result};
+use block::{Child, Env, ErrorKind, Lower, Op, Result};
 use meta::io::step;
 
+use super::copies::read_right;
 use super::room::{ReadGuard, Room};
 use crate::Address;
 use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Store};
@@ -34,6 +35,8 @@ pub struct Nodes {
     line: RefCell<BTreeSet<u64>>,
     /// The writes in flight, the oldest first: first address and number of nodes.
     writes: RefCell<VecDeque<(Child, u64, usize)>>,
+    /// Whether right bytes of another copy are written over wrong ones.
+    heals: bool,
     slice: Cell<Mono>,
     reads: Cell<u64>,
     written: Cell<u64>,
@@ -49,7 +52,12 @@ pub struct Passes(pub Rc<Nodes>);
 
 impl Nodes {
     /// Creates the nodes on `lower`, with a cache of at most `cache_nodes`.
-    pub fn new(env: &Env, lower: &Lower, room: Rc<Room>, cache_nodes: usize) -> Rc<Self> {
+    pub fn new(
+        env: &Env,
+        lower: &Lower,
+        room: Rc<Room>,
+        (cache_nodes, heals): (usize, bool),
+    ) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),
             lower: lower.clone(),
@@ -58,6 +66,7 @@ impl Nodes {
             unwritten: RefCell::default(),
             line: RefCell::default(),
             writes: RefCell::default(),
+            heals,
             slice: Cell::new(env.clock()),
             reads: Cell::new(0),
             written: Cell::new(0),
@@ -90,7 +99,16 @@ impl Nodes {
         let range = self.room.range(pointer.address, 1)?;
         let buf = self.lower.read(range, self.env.pool().wait_for(NODE_BYTES).await?).await?;
         self.reads.set(self.reads.get() + 1);
-        let node = Node::open(&buf.read(), pointer, place)?;
+        let opened = Node::open(&buf.read(), pointer, place);
+        let node = match opened {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let is_right = |bytes: &[u8]| Node::open(bytes, pointer, place).is_ok();
+                let right = read_right(&self.lower, range, buf, self.heals, is_right).await?;
+                let Some(buf) = right else { return Err(error) };
+                Node::open(&buf.read(), pointer, place)?
+            }
+            opened => opened?,
+        };
         self.cache.borrow_mut().insert(pointer.address, node.clone());
         Ok(node)
     }

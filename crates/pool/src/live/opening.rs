@@ -9,6 +9,7 @@ use meta::io::step;
 use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
 
 use super::commit::{Commits, SUM_BYTES, checksums};
+use super::copies::read_right;
 use super::nodes::{Lookups, Nodes};
 use super::pool::{ALLOCATOR, Inner, Numbers, Pool};
 use super::room::Room;
@@ -225,7 +226,7 @@ fn inner(
     let extents = first..first + superblock.log_bytes.div_ceil(geometry.extent_bytes);
     let room = Room::new(Space::new(geometry, ALLOCATOR, extents));
     let cache_nodes = (options.cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
-    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes);
+    let nodes = Nodes::new(env, lower, room.clone(), (cache_nodes, !options.read_only));
     let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
     let numbers_end = superblock.numbers_end;
     Ok(Inner {
@@ -340,17 +341,15 @@ impl Inner {
                 while at < range.end() {
                     let len = (range.end() - at).min(step);
                     let part = ByteRange::new(at, len).expect("a part has bytes");
-                    let Ok(buf) =
-                        self.lower.read(part, self.env.pool().wait_for(len as usize).await?).await
-                    else {
-                        return Ok(false);
-                    };
-                    let is = checksums(&buf.read());
-                    let (should, rest) = sums.split_at(is.len());
-                    if is != should {
-                        return Ok(false);
+                    let width = usize::from(SUM_BYTES);
+                    let (should, rest) = sums.split_at(len as usize / BLOCK_BYTES as usize * width);
+                    let into = self.env.pool().wait_for(len as usize).await?;
+                    let is_right = |bytes: &[u8]| checksums(bytes) == should;
+                    let heals = !self.is_read_only;
+                    match read_right(&self.lower, part, into, heals, is_right).await {
+                        Ok(Some(_)) => (sums, at) = (rest, at + len),
+                        Ok(None) | Err(_) => return Ok(false),
                     }
-                    (sums, at) = (rest, at + len);
                 }
             }
         }

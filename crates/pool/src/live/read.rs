@@ -2,9 +2,12 @@
 
 use std::rc::Rc;
 
-use block::{Buf, ByteRange, EXTENTS_MAX, Extent, Op, Result, State, all, error, push_extent};
+use block::{
+    Buf, ByteRange, EXTENTS_MAX, Error, Extent, Op, Result, State, all, error, push_extent,
+};
 
 use super::commit::{SUM_BYTES, checksums};
+use super::copies::read_right;
 use super::nodes::Lookups;
 use super::pool::Inner;
 use super::version::Version;
@@ -137,31 +140,54 @@ impl Inner {
                 if !read.same(&into) {
                     into.write().copy_from_slice(&read.read());
                 }
-                self.verify(version, block, segment, &into)?;
+                self.verify(version, block, segment, &into).await?;
             }
         }
         Ok(())
     }
 
-    /// Compares the bytes of a segment with their checksums.
-    fn verify(&self, version: &Version, block: u64, segment: &Segment, bytes: &Buf) -> Result<()> {
+    /// Compares the bytes of a segment with their checksums. Wrong blocks are read from other copies.
+    async fn verify(
+        &self,
+        version: &Version,
+        block: u64,
+        segment: &Segment,
+        bytes: &Buf,
+    ) -> Result<()> {
         let is = checksums(&bytes.read());
         if is == segment.sums {
             return Ok(());
         }
         let width = usize::from(SUM_BYTES);
-        let mut pairs = is.chunks(width).zip(segment.sums.chunks(width));
-        let wrong = pairs.position(|(is, should)| is != should).unwrap_or_default();
-        let address = Address::from_bits(segment.address.bits() + wrong as u64);
-        let block = block + (segment.at + wrong) as u64;
+        let pairs = is.chunks(width).zip(segment.sums.chunks(width)).enumerate();
+        for (wrong, (_, should)) in pairs.filter(|(_, (is, should))| is != should) {
+            let address = Address::from_bits(segment.address.bits() + wrong as u64);
+            let into = self.env.pool().wait_for(BLOCK).await?;
+            let is_right = |bytes: &[u8]| checksums(bytes) == should;
+            let (range, heals) = (self.room.range(address, 1)?, !self.is_read_only);
+            match read_right(&self.lower, range, into, heals, is_right).await? {
+                Some(right) => {
+                    let place = bytes.slice(wrong * BLOCK..(wrong + 1) * BLOCK);
+                    place.write().copy_from_slice(&right.read());
+                }
+                None => {
+                    let block = block + (segment.at + wrong) as u64;
+                    return Err(self.damaged(version, block, address));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, version: &Version, block: u64, address: Address) -> Error {
         let vdisk = version.vdisk.row.borrow().name.clone();
-        Err(error!(
+        error!(
             Corrupt,
             "block {block} of vdisk {vdisk:?} at {address:?} does not have its checksum: {} holds other \
              bytes",
             self.lower.name()
         )
-        .next("read it from a backup; cairn device scrub finds damage of a mirror below"))
+        .next("read it from a backup; cairn device scrub finds damage of a mirror below")
     }
 
     /// Returns up to `most` parts of the blocks from `block` to `end`: first block, physical address of blocks with data,

@@ -4,6 +4,7 @@ mod accounts;
 mod basics;
 mod chains;
 mod concurrent;
+mod copies;
 mod crashes;
 mod full;
 mod history;
