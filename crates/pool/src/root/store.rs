@@ -1,6 +1,6 @@
 //! The I/O of a root structure: reads of its four slots, and the order of its writes.
 
-use block::{ByteRange, Env, Lower, Result};
+use block::{ByteRange, Copies, Env, Lower, Op, Result};
 use meta::Uuid;
 
 use super::areas::{Area, Choice, RootStructure, Slots, Step, Unusable, choose, place, steps};
@@ -46,14 +46,37 @@ impl RootStore {
         let mut slots: Slots<T> = Area::ALL.map(|_| [Err(Wrong::NoMagic), Err(Wrong::NoMagic)]);
         for (area, both) in Area::ALL.into_iter().zip(&mut slots) {
             for (slot, found) in both.iter_mut().enumerate() {
-                let buf = self.env.pool().wait_for(SLOT_BYTES).await?;
-                *found = match self.lower.read(self.range(area, slot), buf).await {
-                    Ok(buf) => T::decode(&buf.read(), pool, self.pair),
-                    Err(error) => Err(Wrong::Damaged(error.to_string())),
-                };
+                *found = self.read_slot(self.range(area, slot), pool).await?;
             }
         }
         choose(slots).map_err(|unusable: Unusable| unusable.into())
+    }
+
+    /// Reads a slot from all copies of a redundant device below, and returns the newest structure.
+    async fn read_slot<T: Encoded>(
+        &self,
+        range: ByteRange,
+        pool: Uuid,
+    ) -> Result<Result<T, Wrong>> {
+        let (mut newest, mut avoid) = (Err::<T, _>(Wrong::NoMagic), Copies::NONE);
+        loop {
+            let into = self.env.pool().wait_for(SLOT_BYTES).await?;
+            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let copies = done.copies();
+            let found = match done.into_buf() {
+                Ok(buf) => T::decode(&buf.read(), pool, self.pair),
+                Err(error) => Err(Wrong::Damaged(error.to_string())),
+            };
+            newest = match (newest, found) {
+                (Ok(one), Ok(other)) if other.sequence() > one.sequence() => Ok(other),
+                (Ok(one), _) => Ok(one),
+                (Err(_), found) => found,
+            };
+            if copies == avoid {
+                return Ok(newest);
+            }
+            avoid = copies;
+        }
     }
 
     /// Writes the chosen structure to the area that lacks it, and flushes.

@@ -102,7 +102,8 @@ fn damage_of_one_mirror_member_is_read_from_the_other_and_healed() {
         let mut damaged = Vec::new();
         for disk in [0, 1] {
             let is_half = half(disk as u64);
-            let is_chosen = |at: u64, bytes: &[u8]| is_half(at) && (is_data(bytes) || is_node(bytes));
+            let is_chosen =
+                |at: u64, bytes: &[u8]| is_half(at) && (is_data(bytes) || is_node(bytes));
             damaged.extend(mirrored.damage(disk, is_chosen).into_iter().map(|at| (disk, at)));
         }
         assert!(damaged.len() > 40, "{}", damaged.len());
@@ -126,10 +127,12 @@ fn damage_of_one_mirror_member_is_read_from_the_other_and_healed() {
             assert_eq!(is, (1000..1020).collect::<Vec<_>>());
         }
         assert_whole(&pool.check().await.unwrap(), "");
-        let data = damaged.iter().filter(|(disk, offset)| is_data(&mirrored.block(1 - disk, *offset)));
+        let data =
+            damaged.iter().filter(|(disk, offset)| is_data(&mirrored.block(1 - disk, *offset)));
         let mut healed = 0;
         for (disk, offset) in data {
-            healed += usize::from(mirrored.block(*disk, *offset) == mirrored.block(1 - disk, *offset));
+            healed +=
+                usize::from(mirrored.block(*disk, *offset) == mirrored.block(1 - disk, *offset));
         }
         assert!(healed > 10, "{healed} blocks are healed");
         drop(pool);
@@ -165,6 +168,27 @@ fn damaged_log_on_one_mirror_member_is_read_from_the_other() {
 }
 
 #[test]
+fn damaged_superblocks_on_one_mirror_member_are_read_from_the_other() {
+    for disk in [0, 1] {
+        let mirrored = Mirrored::new(4);
+        let env = mirrored.world.env();
+        block_on(&mirrored.world, async {
+            make_on(&env, &mirrored.lower).await;
+            let pool = mirrored.open(OPTIONS).await;
+            pool.create(&name("web"), SIZE).await.unwrap();
+            pool.close().await.unwrap();
+            drop(pool);
+            let far = cell().far;
+            let is_area = |at: u64, _: &[u8]| at < AREA_BYTES || at >= far;
+            assert_eq!(mirrored.damage(disk, is_area).len(), 512);
+            let pool = mirrored.open(OPTIONS).await;
+            assert!(pool.find(&version("web")).await.unwrap().is_some());
+        });
+        mirrored.graph.engine.abandon();
+    }
+}
+
+#[test]
 fn damage_of_both_mirror_members_is_error_of_that_range() {
     let mirrored = Mirrored::new(3);
     let env = mirrored.world.env();
@@ -174,7 +198,8 @@ fn damage_of_both_mirror_members_is_error_of_that_range() {
         pool.create(&name("web"), SIZE).await.unwrap();
         let head = find(&pool, "web").await;
         pool.write(&head, 0, bytes(&env, 1000, 20)).await.unwrap();
-        let is_chosen = |_: u64, bytes: &[u8]| is_data(bytes) && bytes[..8] == 1007_u64.to_le_bytes();
+        let is_chosen =
+            |_: u64, bytes: &[u8]| is_data(bytes) && bytes[..8] == 1007_u64.to_le_bytes();
         assert_eq!(mirrored.damage(0, is_chosen).len(), 1);
         assert_eq!(mirrored.damage(1, is_chosen).len(), 1);
         let error = stamps(&env, &pool, &head, 20).await.unwrap_err();
