@@ -259,6 +259,16 @@ pub fn report(opening: &Opening) -> Report {
             report.next = Some("remove snapshots or vdisks, or discard unused bytes".to_owned());
         }
     }
+    let damage = opening.now().map(Pool::damage).unwrap_or_default();
+    if let Some(first) = damage.first() {
+        report.health = Health::Degraded;
+        let count = damage.len();
+        report.summary = match count {
+            1 => format!("the map of {first}"),
+            _ => format!("the maps of {count} virtual disks are damaged: {first}"),
+        };
+        report.next = Some("cairn check names the ranges; restore them from a backup".to_owned());
+    }
     if let Some(error) = opening.failure() {
         report.health = Health::Failed;
         report.summary = format!("the pool takes no changes any more: {error}");

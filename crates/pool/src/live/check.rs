@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::rc::Rc;
 
-use block::{Result, bail};
+use block::Result;
 
 use super::account::Account;
 use super::nodes::Lookups;
@@ -12,10 +12,13 @@ use super::pool::Inner;
 use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
-use crate::map::{self, BLOCKS_MAX, Content as Found, Layer, Reader, Root, Scan, nodes_after};
-use crate::rows::{SettledRow, Table, TreeRow, VdiskRow, VdiskState};
+use crate::map::{
+    self, BLOCKS_MAX, Content as Found, Layer, Number, Reader, Root, Scan, damaged_parts,
+    nodes_after,
+};
+use crate::rows::{HEAD, SettledRow, Table, TreeRow, VdiskRow, VdiskState};
 use crate::space::bits::Bits;
-use crate::{Address, NUMBER_MAX};
+use crate::{Address, BLOCK_BYTES, NUMBER_MAX};
 
 /// Adjacent blocks: the address of the first, and their number.
 pub type Blocks = (Address, u64);
@@ -126,14 +129,12 @@ impl Inner {
         }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
             checked.vdisks += u64::from(row.state == VdiskState::LIVE);
-            let reaching = async {
-                let vdisk = self.vdisk(row.vdisk).await?;
-                self.reach_line(&vdisk, &mut reached).await
+            let name = if row.name.is_empty() { "a removed vdisk" } else { &row.name };
+            let damage = match self.vdisk(row.vdisk).await {
+                Ok(vdisk) => self.reach_line(&vdisk, &mut reached).await?,
+                Err(error) => vec![error.to_string()],
             };
-            if let Err(error) = reaching.await {
-                let name = if row.name.is_empty() { "a removed vdisk" } else { &row.name };
-                checked.damage.push(format!("{name}: {error}"));
-            }
+            checked.damage.extend(damage.into_iter().map(|words| format!("{name}: {words}")));
         }
         let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
         let used = self.used(reached.extent_blocks);
@@ -146,44 +147,72 @@ impl Inner {
         Ok(checked)
     }
 
-    /// Adds the blocks of a line, and compares their number with its account.
-    async fn reach_line(&self, vdisk: &Vdisk, all: &mut Reached) -> Result<()> {
+    /// Adds the blocks of a line, and compares their number with its account. Returns its damage.
+    async fn reach_line(&self, vdisk: &Vdisk, all: &mut Reached) -> Result<Vec<String>> {
         let mut line = Reached::new(all.extent_blocks);
-        self.reach_versions(vdisk, &mut line).await?;
+        let mut damage = self.reach_trees(vdisk, &mut line).await?;
+        if damage.is_empty() {
+            let reached = self.reach_versions(vdisk, &mut line).await;
+            damage.extend(reached.err().map(|error| error.to_string()));
+        }
         let account = Account::of(&vdisk.row.borrow());
         let (data, nodes) = (line.data.count(), line.nodes.count());
         all.data.join(line.data);
         all.nodes.join(line.nodes);
         let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
-        if has_changes || (data, nodes) == (account.head + account.dead, account.nodes) {
-            return Ok(());
+        let is_right = (data, nodes) == (account.head + account.dead, account.nodes);
+        if !has_changes && !is_right && damage.is_empty() {
+            damage.push(format!(
+                "its account has {} blocks of data and {} of maps; its trees have {data} and {nodes}",
+                account.head + account.dead,
+                account.nodes
+            ));
         }
-        bail!(
-            Corrupt,
-            "its account has {} blocks of data and {} of maps; its trees have {data} and {nodes}",
-            account.head + account.dead,
-            account.nodes
-        )
+        Ok(damage)
     }
 
-    async fn reach_versions(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<()> {
-        let rows = self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await?;
-        let mut trees: BTreeMap<u64, Root> = BTreeMap::new();
-        for row in rows {
+    /// Adds the nodes of the trees of a line. Returns which parts of which versions are behind damaged nodes.
+    async fn reach_trees(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<Vec<String>> {
+        let mut trees: BTreeMap<u64, (Root, Vec<Number>)> = BTreeMap::new();
+        for row in self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await? {
             let tree = Root::decode(&row.descriptor)?;
             if let Some((pointer, _)) = tree.top {
-                trees.insert(pointer.address.bits(), tree);
+                let (_, lists) = trees.entry(pointer.address.bits()).or_insert((tree, Vec::new()));
+                lists.push(row.last);
             }
         }
-        for tree in trees.values() {
-            self.reach_nodes(tree, reached).await?;
+        let mut damage = Vec::new();
+        for (tree, lists) in trees.values() {
+            if let Err(error) = self.reach_nodes(tree, reached).await
+                && !tree.form.kind.has_runs()
+            {
+                damage.push(format!("its dead entries: {error}; their space stays in use"));
+            }
+            if !tree.form.kind.has_runs() {
+                continue;
+            }
+            let names: Vec<String> = lists.iter().map(|last| list_name(*last)).collect();
+            let names = names.join(", ");
+            for part in damaged_parts(&Lookups(self.nodes.clone()), tree).await {
+                let size = vdisk.row.borrow().size;
+                let byte = |block: u64| (block * u64::from(BLOCK_BYTES)).min(size);
+                let (from, to, why) = (byte(part.block), byte(part.end), part.why);
+                damage.push(format!("bytes {from} to {to} of {names}: {why}"));
+            }
         }
         for row in self.tables.all_of::<SettledRow>(&vdisk.number.to_be_bytes()).await? {
             let tree = Root::decode(&row.descriptor)?;
-            if tree.form.line == vdisk.number {
-                self.reach_nodes(&tree, reached).await?;
+            if tree.form.line == vdisk.number
+                && let Err(error) = self.reach_nodes(&tree, reached).await
+            {
+                damage.push(format!("clones of snapshot {}: {error}", row.number));
             }
         }
+        Ok(damage)
+    }
+
+    /// Adds the blocks that the versions of a line see, and those of its dead entries.
+    async fn reach_versions(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<()> {
         self.reach_dead(&vdisk.dead.get(), reached).await?;
         // Blocks of the head's trees that newer trees overwrite are in use until a merge finds them.
         let own = vdisk.own.borrow().clone();
@@ -244,5 +273,13 @@ impl Inner {
             }
         }
         used
+    }
+}
+
+/// Returns the versions that have a list of trees.
+fn list_name(last: Number) -> String {
+    match last {
+        HEAD => "the head".to_owned(),
+        last => format!("snapshots up to {last}"),
     }
 }

@@ -10,7 +10,7 @@ use meta::ring::Position;
 use super::account::{Account, Balance};
 use super::catalogue::VersionId;
 use super::commit::SUM_BYTES;
-use super::nodes::Passes;
+use super::nodes::{Attempt, Passes};
 use super::origin::{Origin, settled_list};
 use super::pool::{ALLOCATOR, Inner};
 use super::vdisk::{Removal, Vdisk};
@@ -216,22 +216,35 @@ impl Inner {
                 own.insert(0, Root::empty(runs(TreeKind::Change, vdisk)));
             }
             let options = MergeOptions { birth: cut, leaves_max: None };
-            let source = FromIter(changes.newest());
-            let merged = merge_runs(passes, &own[0], source, false, options, &mut finds.found);
-            own[0] = merged.await?.root;
+            let top = own[0];
+            let merge = async |store: &Attempt<'_>, found: &mut Found| {
+                merge_runs(store, &top, FromIter(changes.newest()), false, options, found).await
+            };
+            match self.attempt(passes, vdisk, &mut finds.found, merge).await? {
+                Some(merged) => own[0] = merged.root,
+                None => {
+                    // Above the damaged tree, a new one takes the changes.
+                    let empty = Root::empty(runs(TreeKind::Change, vdisk));
+                    let source = FromIter(changes.newest());
+                    let found = &mut finds.found;
+                    let merged = merge_runs(passes, &empty, source, false, options, found).await?;
+                    own.insert(0, merged.root);
+                }
+            }
         }
-        let is_grown = own.len() == 2 && own[0].blocks.saturating_mul(FOLD_PART) > own[1].blocks;
         let finds_all = removal.head.is_some() && !seeded::on(Bug::HeadUnmerged);
-        let wants_fold = vdisk.wants_fold.take() || finds_all;
-        if is_grown || wants_fold && own.len() == 2 {
-            self.fold(passes, &mut own, cut, &mut finds.found).await?;
+        let wants_fold = vdisk.wants_fold.take() || finds_all || is_grown(&own);
+        while wants_fold && own.len() > 1 && has_base(&own) {
+            if !self.fold(passes, vdisk, &mut own, &mut finds.found).await? {
+                break;
+            }
         }
         self.settle(vdisk, &mut finds, cut);
         let mut dead = vdisk.dead.get();
-        dead = self.merge_dead(passes, dead, cut, std::mem::take(&mut finds.dead)).await?;
+        dead = self.merge_dead(passes, vdisk, dead, std::mem::take(&mut finds.dead)).await?;
         if let Some(state) = removal.head {
             let after = vdisk.kept.borrow().before(cut);
-            self.sweep(passes, &own, NUMBER_MAX, after).await?;
+            self.sweep(passes, vdisk, &own, (NUMBER_MAX, after)).await?;
             own.clear();
             vdisk.merged_state.set(state);
             self.remove_pass(PassKind::REMOVE_LAST, vdisk);
@@ -257,7 +270,8 @@ impl Inner {
         let since = self.balance().since(before);
         let data = (old.head + old.dead).saturating_add_signed(vdisk.charges.taken.get());
         let head = data.saturating_sub(since.data_freed + dead.blocks);
-        let unfound = if own.len() == 2 { own[0].blocks.min(head) } else { 0 };
+        let above = own.len().saturating_sub(1);
+        let unfound = own[..above].iter().map(|tree| tree.blocks).sum::<u64>().min(head);
         let nodes = old.nodes.saturating_add_signed(since.nodes);
         Account { head, dead: dead.blocks, nodes, unfound }
     }
@@ -306,21 +320,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Folds the change tree of a line into its base tree. The fold counts as done at the cut of this checkpoint.
+    /// Folds the lowest change tree of a line into its base tree. Returns false if nodes of them are damaged. The fold counts
+    /// as done at the cut of this checkpoint.
     async fn fold(
         &self,
         passes: &Passes,
+        vdisk: &Vdisk,
         own: &mut Vec<Root>,
-        cut: Number,
         found: &mut Found,
-    ) -> Result<()> {
-        let changes = FoldSource::new(passes, &own[0], 0);
-        let options = MergeOptions { birth: cut, leaves_max: None };
-        let merged = merge_runs(passes, &own[1], changes, false, options, found).await?;
-        nodes_after(passes, &own[0], 0, found).await?;
-        own[1] = merged.root;
-        own.remove(0);
-        Ok(())
+    ) -> Result<bool> {
+        let (change, base) = (own[own.len() - 2], own[own.len() - 1]);
+        let options = MergeOptions { birth: vdisk.cut.get(), leaves_max: None };
+        let fold = async |store: &Attempt<'_>, found: &mut Found| {
+            let changes = FoldSource::new(store, &change, 0);
+            let merged = merge_runs(store, &base, changes, false, options, found).await?;
+            nodes_after(store, &change, 0, found).await?;
+            Ok(merged.root)
+        };
+        let Some(folded) = self.attempt(passes, vdisk, found, fold).await? else {
+            return Ok(false);
+        };
+        own.truncate(own.len() - 2);
+        own.push(folded);
+        Ok(true)
     }
 
     /// Frees what a line has found, or keeps it as dead entries. The nodes died at the cut.
@@ -365,11 +387,12 @@ impl Inner {
         nodes.into_iter().for_each(|node| self.free_node(node.address));
     }
 
+    /// Adds entries to the dead entries of a line. If nodes of them are damaged, the blocks of the entries stay in use.
     pub async fn merge_dead(
         &self,
         passes: &Passes,
+        vdisk: &Vdisk,
         dead: Root,
-        cut: Number,
         mut entries: Vec<DeadEntry>,
     ) -> Result<Root> {
         if entries.is_empty() {
@@ -377,26 +400,30 @@ impl Inner {
         }
         entries.sort_unstable();
         let mut found = Found::default();
-        let options = MergeOptions { birth: cut, leaves_max: None };
-        let source = FromIter(entries.into_iter().map(DeadChange::Add));
-        let merged = merge_dead(passes, &dead, source, options, &mut found).await?;
+        let options = MergeOptions { birth: vdisk.cut.get(), leaves_max: None };
+        let merge = async |store: &Attempt<'_>, found: &mut Found| {
+            let source = FromIter(entries.into_iter().map(DeadChange::Add));
+            merge_dead(store, &dead, source, options, found).await
+        };
+        let merged = self.attempt(passes, vdisk, &mut found, merge).await?;
         self.free_nodes(found.nodes);
-        Ok(merged.root)
+        Ok(merged.map_or(dead, |merged| merged.root))
     }
 
     /// Frees the blocks and nodes of a version without a successor that were born after the number `after`, that of its
-    /// predecessor. The version sees births up to `limit`.
+    /// predecessor. The version sees births up to `limit`. Blocks behind a damaged node stay in use.
     async fn sweep(
         &self,
         passes: &Passes,
+        vdisk: &Vdisk,
         trees: &[Root],
-        limit: Number,
-        after: Number,
+        (limit, after): (Number, Number),
     ) -> Result<()> {
         let layer = |tree: &Root| Layer { tree: *tree, limit };
         let layers: Vec<_> = trees.iter().map(layer).collect();
         let mut found = Found::default();
-        sweep(passes, &layers, after, &mut found).await?;
+        let swept = sweep(passes, &layers, after, &mut found).await;
+        self.undamaged(vdisk, swept)?;
         found.blocks.iter().for_each(|run| self.free(run.address, run.blocks));
         let mut nodes: Vec<_> = found.nodes.iter().map(|node| node.address).collect();
         nodes.sort_unstable();
@@ -421,26 +448,20 @@ impl Inner {
         let last = removed.iter().copied().max();
         let last = last.filter(|last| vdisk.is_head_removed() && kept.after(*last).is_none());
         if let Some(number) = last {
-            let mut found = Found::default();
             let trees = own_trees(&self.tables, vdisk.number, number).await?;
-            self.sweep(passes, &trees, number, kept.before(number)).await?;
-            // The dead entries of the settled nodes are dropped as well.
-            let id = VersionId { vdisk: vdisk.number, snapshot: Some(number) };
-            for layer in settled_list(&self.tables, id).await? {
-                let is_own = layer.tree.form.line == vdisk.number;
-                if is_own && !seeded::on(Bug::SettledNodesStay) {
-                    nodes_after(passes, &layer.tree, 0, &mut found).await?;
-                }
-            }
-            dead = drop_after(passes, &dead, number, options, &mut found).await?;
-            self.free_nodes(found.nodes);
+            self.sweep(passes, vdisk, &trees, (number, kept.before(number))).await?;
+            dead = self.drop_later_dead(passes, vdisk, dead, number).await?;
         }
         let windows = Window::of(removed, kept);
         let mut from: Option<Key> = Some([0; 4]);
         while let Some(position) = from {
-            let mut found = Found::default();
-            let how = (options, RELEASED_MAX);
-            let step = release(passes, &dead, kept, &windows, position, how, &mut found).await?;
+            let (mut found, how) = (Found::default(), (options, RELEASED_MAX));
+            let (root, windows) = (dead, &windows);
+            let step = async |store: &Attempt<'_>, found: &mut Found| {
+                release(store, &root, kept, windows, position, how, found).await
+            };
+            let step = self.attempt(passes, vdisk, &mut found, step).await?;
+            let Some(step) = step else { break };
             (dead, from) = (step.root, step.rest);
             self.free_nodes(found.nodes);
             for entry in step.freed {
@@ -463,6 +484,33 @@ impl Inner {
         }
         self.remove_lists(vdisk, kept).await?;
         Ok(dead)
+    }
+
+    /// Drops the dead entries of a line behind its newest snapshot, which is removed and has no successor. Frees the nodes
+    /// of that snapshot that only dead entries stand for.
+    async fn drop_later_dead(
+        &self,
+        passes: &Passes,
+        vdisk: &Vdisk,
+        dead: Root,
+        number: Number,
+    ) -> Result<Root> {
+        let options = MergeOptions { birth: vdisk.cut.get(), leaves_max: None };
+        let id = VersionId { vdisk: vdisk.number, snapshot: Some(number) };
+        let settled = settled_list(&self.tables, id).await?;
+        let is_own = |layer: &&Layer| {
+            layer.tree.form.line == vdisk.number && !seeded::on(Bug::SettledNodesStay)
+        };
+        let mut found = Found::default();
+        let drop = async |store: &Attempt<'_>, found: &mut Found| {
+            for layer in settled.iter().filter(is_own) {
+                nodes_after(store, &layer.tree, 0, found).await?;
+            }
+            drop_after(store, &dead, number, options, found).await
+        };
+        let dropped = self.attempt(passes, vdisk, &mut found, drop).await?;
+        self.free_nodes(found.nodes);
+        Ok(dropped.unwrap_or(dead))
     }
 
     /// Makes snapshots no longer count as kept, after their removal counts. Blocks that only they kept, and that were
@@ -629,6 +677,17 @@ fn row_at_cut(vdisk: &Vdisk, kept: &Kept, account: &Account) -> VdiskRow {
         row.name = String::new();
     }
     row
+}
+
+/// Whether the lowest tree is a base tree.
+fn has_base(own: &[Root]) -> bool {
+    own.last().is_some_and(|tree| tree.form.kind == TreeKind::Base)
+}
+
+/// Whether the change tree of a line is so large that it is folded.
+fn is_grown(own: &[Root]) -> bool {
+    let [change, .., base] = own else { return false };
+    has_base(own) && change.blocks.saturating_mul(FOLD_PART) > base.blocks
 }
 
 fn runs(kind: TreeKind, vdisk: &Vdisk) -> Form {

@@ -15,6 +15,7 @@
 //! | `read.rs`, `copies.rs` | reads and block status; other copies of damaged bytes |
 //! | `account.rs` | how many blocks a line holds, and its quota |
 //! | `checkpoint.rs` | checkpoints |
+//! | `damage.rs` | checkpoints with damaged maps |
 //! | `check.rs` | the comparison of reachable with used blocks |
 //! | `keeper.rs` | when checkpoints and flushes happen by themselves |
 //! | `tables.rs`, `nodes.rs`, `room.rs` | tables, nodes and space, as the rest uses them |
@@ -25,6 +26,7 @@ mod check;
 mod checkpoint;
 mod commit;
 mod copies;
+mod damage;
 mod keeper;
 mod listing;
 mod nodes;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
-use block::{Child, Env, ErrorKind, Lower, Op, Result};
+use block::{Child, Env, ErrorKind, Lower, Op, Result, bail};
 use meta::io::step;
 
 use super::copies::read_right;
@@ -49,6 +49,24 @@ pub struct Lookups(pub Rc<Nodes>);
 /// The nodes as merges and other passes use them. Their reads are not noted in the cache.
 #[derive(Clone)]
 pub struct Passes(pub Rc<Nodes>);
+
+/// The nodes as a part of a checkpoint uses them that may fail. It remembers its new nodes.
+pub struct Attempt<'p> {
+    passes: &'p Passes,
+    made: RefCell<Vec<Address>>,
+}
+
+impl<'p> Attempt<'p> {
+    /// Begins an attempt without new nodes.
+    pub fn new(passes: &'p Passes) -> Self {
+        Self { passes, made: RefCell::default() }
+    }
+
+    /// Returns the addresses of the new nodes.
+    pub fn made(&self) -> Vec<Address> {
+        self.made.borrow().clone()
+    }
+}
 
 impl Nodes {
     /// Creates the nodes on `lower`, with a cache of at most `cache_nodes`.
@@ -97,7 +115,14 @@ impl Nodes {
             return Ok(node);
         }
         let range = self.room.range(pointer.address, 1)?;
-        let buf = self.lower.read(range, self.env.pool().wait_for(NODE_BYTES).await?).await?;
+        let into = self.env.pool().wait_for(NODE_BYTES).await?;
+        let buf = match self.lower.read(range, into).await {
+            // For a pass this is damage of one tree, like wrong bytes.
+            Err(error) if is_pass => {
+                bail!(Corrupt, "the node at {:?} cannot be read: {error}", pointer.address)
+            }
+            read => read?,
+        };
         self.reads.set(self.reads.get() + 1);
         let opened = Node::open(&buf.read(), pointer, place);
         let node = match opened {
@@ -216,5 +241,25 @@ impl Store for Passes {
 
     async fn rest(&self) {
         self.0.rest().await;
+    }
+}
+
+impl Store for Attempt<'_> {
+    async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
+        self.passes.read(pointer, place).await
+    }
+
+    fn allocate(&self) -> Result<Address> {
+        let address = self.passes.allocate()?;
+        self.made.borrow_mut().push(address);
+        Ok(address)
+    }
+
+    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
+        self.passes.write(address, node).await
+    }
+
+    async fn rest(&self) {
+        self.passes.rest().await;
     }
 }

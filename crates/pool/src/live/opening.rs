@@ -253,6 +253,7 @@ fn inner(
         touched: RefCell::default(),
         fresh_changes: Cell::new(0),
         ended: RefCell::default(),
+        damage: RefCell::default(),
         data_freed: Cell::new(0),
         nodes_freed: Cell::new(0),
         opened: RefCell::default(),

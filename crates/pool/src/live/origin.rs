@@ -1,19 +1,16 @@
 //! Where a clone finds the blocks that it inherits, and the settling of snapshots with long lists of trees.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::Result;
 
 use super::catalogue::{VersionId, snapshot_key};
 use super::checkpoint::Trees;
-use super::nodes::Passes;
+use super::nodes::{Attempt, Passes};
 use super::pool::Inner;
 use super::tables::Tables;
 use super::version::{Version, list_of};
-use crate::map::{
-    DeadEntry, Form, Layer, Node, Number, Place, Pointer, Root, Store, SumKind, TreeKind, settle,
-};
+use crate::map::{DeadEntry, Form, Found, Layer, Number, Root, SumKind, TreeKind, settle};
 use crate::rows::{DEAD_ENTRIES_INDEX, HEAD, SettledRow, TreeRow, VdiskRow};
 use crate::{Address, NUMBER_MAX};
 
@@ -67,32 +64,6 @@ pub struct List {
 impl List {
     fn is_long(&self) -> bool {
         self.layers.len() > TREES_WANTED || self.lines > LINES_WANTED
-    }
-}
-
-/// The nodes as settling uses them. It remembers its new nodes.
-struct Settling<'p> {
-    passes: &'p Passes,
-    made: RefCell<Vec<Address>>,
-}
-
-impl Store for Settling<'_> {
-    async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
-        self.passes.read(pointer, place).await
-    }
-
-    fn allocate(&self) -> Result<Address> {
-        let address = self.passes.allocate()?;
-        self.made.borrow_mut().push(address);
-        Ok(address)
-    }
-
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
-        self.passes.write(address, node).await
-    }
-
-    async fn rest(&self) {
-        self.passes.rest().await;
     }
 }
 
@@ -203,13 +174,13 @@ impl Inner {
             let is_all = joined == settled.len();
             let kind = if is_all { TreeKind::Base } else { TreeKind::Change };
             let form = Form::runs(kind, vdisk, SumKind::Crc32c);
-            let store = Settling { passes, made: RefCell::default() };
-            let written = settle(&store, &settled[..joined], form, number).await;
-            let made = store.made.into_inner();
-            let Ok(tree) = written else {
-                made.into_iter().for_each(|address| self.free_node(address));
-                return Ok(settled);
+            let of = self.vdisk(vdisk).await?;
+            let part = async |store: &Attempt<'_>, _: &mut Found| {
+                let tree = settle(store, &settled[..joined], form, number).await?;
+                Ok((tree, store.made()))
             };
+            let written = self.attempt(passes, &of, &mut Found::default(), part).await?;
+            let Some((tree, made)) = written else { return Ok(settled) };
             settled.splice(..joined, [Layer { tree, limit: number }]);
             settled.retain(|layer| layer.tree.top.is_some());
             let at = self.keep_settled_nodes(passes, lines, (vdisk, number), made).await?;
@@ -250,8 +221,7 @@ impl Inner {
             }
         };
         let entries = made.into_iter().map(entry).collect();
-        let (dead, cut) = (lines[at].dead, lines[at].vdisk.cut.get());
-        let dead = self.merge_dead(passes, dead, cut, entries).await?;
+        let dead = self.merge_dead(passes, &lines[at].vdisk, lines[at].dead, entries).await?;
         lines[at].dead = dead;
         self.tables.put_taken(&TreeRow {
             vdisk: line,

@@ -70,6 +70,8 @@ pub struct Inner {
     pub fresh_changes: Cell<usize>,
     /// Removed vdisks, with the snapshots on which they have holds that the keeper releases.
     pub ended: RefCell<Vec<(u64, VersionId)>>,
+    /// Damage of maps that checkpoints have met, by vdisk.
+    pub damage: RefCell<BTreeMap<u64, String>>,
     /// Blocks of data and nodes that checkpoints have freed.
     pub data_freed: Cell<u64>,
     pub nodes_freed: Cell<u64>,
@@ -537,6 +539,11 @@ impl Pool {
     /// Returns the error after which the pool takes no changes, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.0.failure.borrow().clone()
+    }
+
+    /// Returns the damage of maps that checkpoints have met: of each vdisk that it concerns, the newest.
+    pub fn damage(&self) -> Vec<String> {
+        self.0.damage()
     }
 
     /// Returns the space in use and free.

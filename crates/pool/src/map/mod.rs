@@ -45,7 +45,7 @@ pub use root::{Filter, Form, KEY_BYTES_MAX, Root, SumKind, TreeKind, VALUE_BYTES
 pub use rows::row_key;
 pub use run::{BLOCKS_MAX, Number, Run, RunChange, RunKind, Sums};
 pub use runs::{merge_runs, write_interval};
-pub use scan::{FoldSource, Scan, nodes_after};
+pub use scan::{DamagedPart, FoldSource, Scan, damaged_parts, nodes_after};
 pub use settle::settle;
 pub use space::{Kept, Released, Window, drop_after, release, sweep};
 pub use store::{Finds, Found, Overwritten, Replaced, Store};

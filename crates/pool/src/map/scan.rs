@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use block::Result;
+use block::{Error, Result};
 
 use super::merge::{Frame, Source};
 use super::node::{Key, Node};
 use super::root::Root;
-use super::run::{Number, RunChange, Sums};
+use super::run::{BLOCKS_MAX, Number, RunChange, Sums};
 use super::store::{Finds, Replaced, Store};
 
 /// Returns the leaves of a tree, from the one with a key on.
@@ -128,4 +128,40 @@ pub async fn nodes_after<S: Store>(
         }
     }
     Ok(())
+}
+
+/// A part of a tree of runs that cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DamagedPart {
+    /// First block.
+    pub block: u64,
+    /// Block behind the last one.
+    pub end: u64,
+    /// Error of the node.
+    pub why: Error,
+}
+
+/// Reads all nodes of a tree of runs, and returns the parts behind those that cannot be read.
+pub async fn damaged_parts<S: Store>(store: &S, tree: &Root) -> Vec<DamagedPart> {
+    let mut parts: Vec<DamagedPart> = Vec::new();
+    let top = tree.root().map(|(pointer, place)| Frame::top(pointer, place));
+    let mut stack: Vec<Frame> = top.into_iter().collect();
+    while let Some(frame) = stack.last_mut() {
+        let Some((pointer, place)) = frame.next() else {
+            stack.pop();
+            continue;
+        };
+        match store.read(&pointer, &place).await {
+            Ok(node) if place.level > 0 => stack.push(Frame::of(node, place, pointer)),
+            Ok(_) => {}
+            Err(why) => {
+                let (block, end) = (place.low[0], place.high.map_or(BLOCKS_MAX, |high| high[0]));
+                match parts.last_mut().filter(|last| last.end == block) {
+                    Some(last) => last.end = end,
+                    None => parts.push(DamagedPart { block, end, why }),
+                }
+            }
+        }
+    }
+    parts
 }

@@ -6,6 +6,7 @@ mod chains;
 mod concurrent;
 mod copies;
 mod crashes;
+mod damage;
 mod full;
 mod history;
 mod model;
