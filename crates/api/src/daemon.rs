@@ -95,6 +95,9 @@ pub struct UpRequest {
     /// Whether to open disks that another machine had open and did not close (`--take`); at this start only.
     #[serde(default)]
     pub take: bool,
+    /// Whether devices may go on without data that was durable and is missing (`--accept-loss`); at this start only.
+    #[serde(default)]
+    pub accept_loss: bool,
     /// Files with keys that can be read only once, by name of the device; at this start only. Each worker of the graph
     /// passes the keys to the next worker, until the graph is stopped.
     #[serde(default)]

@@ -25,6 +25,9 @@ pub trait StateStore {
     /// Whether the operator permits a device to open while needed lowers are missing (`--degraded`).
     fn may_degrade(&self) -> bool;
 
+    /// Whether the operator permits a device to go on without data that was durable and is missing (`--accept-loss`).
+    fn accepts_loss(&self) -> bool;
+
     /// Returns the state that the previous device of the same name handed over when it was closed
     /// ([`crate::Device::close`]); `None` if there was no such device, or it handed over no state.
     fn handed_over(&self) -> Handover;
@@ -108,6 +111,10 @@ impl StateStore for NoStateStore {
     }
 
     fn may_degrade(&self) -> bool {
+        false
+    }
+
+    fn accepts_loss(&self) -> bool {
         false
     }
 

@@ -164,6 +164,7 @@ fn worker_refuses_label_with_program_address_and_path() {
         insecure: false,
         wipe: Vec::new(),
         trust: Vec::new(),
+        accept_loss: false,
         take: false,
         keys: BTreeMap::new(),
     };

@@ -211,6 +211,51 @@ fn lists_show_space_and_quota_bounds_it() {
     io(&dir, "vms/web", &["write -P 3 8M 8M"]);
 }
 
+/// The offsets of the records in the log of the pool on a disk.
+fn records(disk: &[u8]) -> Vec<usize> {
+    (0..disk.len()).step_by(512).filter(|at| disk[*at..].starts_with(b"CAIRNLOG")).collect()
+}
+
+#[test]
+fn pool_without_a_flushed_record_is_served_with_accepted_loss() {
+    let dir = Dir::new();
+    dir.write(
+        "g.toml",
+        "name = \"g\"\n[disk]\na = { file = \"a.img\", size = \"64MiB\", create = true, label = true }\n\
+         [device]\nvms = { kind = \"pool\", on = \"a\" }\n",
+    );
+    let serve = begin(&dir, "g.toml");
+    for vdisk in ["vms/web", "vms/db"] {
+        dir.text(&["vdisk", "create", vdisk, "8M"]);
+        io(&dir, vdisk, &["write -P 1 0 64k", "flush"]);
+    }
+    for n in 1..5 {
+        io(&dir, "vms/web", &[&format!("write -P {n} {n}M 64k"), "flush"]);
+    }
+    serve.signal("KILL");
+    drop(serve);
+    let mut disk = std::fs::read(dir.path("a.img")).unwrap();
+    let all = records(&disk);
+    disk[all[all.len() - 3] + 100] ^= 1;
+    std::fs::write(dir.path("a.img"), disk).unwrap();
+    let serve = begin(&dir, "g.toml");
+    let status = dir.cairn(&["status"]);
+    assert!(status.out.contains("all up to"), "{status:?}");
+    assert!(status.out.contains("--accept-loss"), "{status:?}");
+    let refused = dir.cairn(&["vdisk", "snap", "vms/db"]);
+    assert!(refused.code != 0 && refused.err.contains("open for reading"), "{refused:?}");
+    serve.stop();
+    let serve = dir.serve(&["g.toml", "--listen", "unix:s.sock", "--accept-loss"]);
+    let status = dir.cairn(&["status"]);
+    assert!(status.out.contains("later records changed web"), "{status:?}");
+    io(&dir, "vms/db", &["read -P 1 0 64k", "write -P 9 1M 64k", "flush"]);
+    serve.stop();
+    let _serve = begin(&dir, "g.toml");
+    io(&dir, "vms/db", &["read -P 9 1M 64k"]);
+    let status = dir.cairn(&["status"]);
+    assert!(!status.out.contains("missing"), "{status:?}");
+}
+
 #[test]
 fn wrong_vdisk_commands_are_refused_with_next_step() {
     let dir = Dir::new();

@@ -52,11 +52,12 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Returns options for opening disks without any decision of an operator (`--degraded`, `--take`, `--wipe`).
+    /// Returns options for opening disks without any decision of an operator (`--degraded`, `--take`,
+    /// `--accept-loss`, `--wipe`).
     pub fn opening(&self) -> Opening {
-        let (degraded, take, changes, wipe, replaced, grow) = Default::default();
+        let (degraded, take, accept_loss, changes, wipe, replaced, grow) = Default::default();
         let machine = self.machine.clone();
-        Opening { machine, degraded, wipe, replaced, grow, take, changes }
+        Opening { machine, degraded, wipe, replaced, grow, take, accept_loss, changes }
     }
 
     /// Opens and reads the labelled disks of a spec; `None` if the spec has none. See [`Probe::take`].

@@ -220,6 +220,10 @@ impl StateStore for Look {
         false
     }
 
+    fn accepts_loss(&self) -> bool {
+        false
+    }
+
     fn handed_over(&self) -> Handover {
         None
     }

@@ -81,7 +81,7 @@ fn gone() -> Failure {
 /// Returns the record of a graph for a request, and the worker's arguments that apply to its first start only.
 fn record(request: UpRequest) -> (Record, Vec<String>) {
     let UpRequest { name, directory, source, read_only, degraded, .. } = request;
-    let UpRequest { listen, insecure, wipe, trust, take, keys, .. } = request;
+    let UpRequest { listen, insecure, wipe, trust, take, accept_loss, keys, .. } = request;
     let source = match source {
         GraphSource::Spec { file, text, variables } => Source::Spec { file, text, variables },
         GraphSource::Labels { text, disks, keys, options } => {
@@ -95,6 +95,7 @@ fn record(request: UpRequest) -> (Record, Vec<String>) {
     let mut words: Vec<_> = each("--wipe", wipe).chain(each("--trust", trust)).collect();
     words.push("--first".to_owned());
     words.extend(take.then(|| "--take".to_owned()));
+    words.extend(accept_loss.then(|| "--accept-loss".to_owned()));
     let key = |(device, file): (String, PathBuf)| {
         ["--key".to_owned(), format!("{name}/{device}={}", file.display())]
     };

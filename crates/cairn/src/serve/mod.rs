@@ -103,6 +103,9 @@ pub struct ServeOptions {
     /// Open disks that another machine had open and did not close: that machine must never use them again
     #[arg(long)]
     take: bool,
+    /// Go on without data that was durable and is missing, such as a damaged record in the log of a pool
+    #[arg(long)]
+    accept_loss: bool,
     /// Show the exports and addresses without serving or changing anything
     #[arg(long)]
     dry_run: bool,
@@ -382,6 +385,7 @@ impl ServeOptions {
             wipe: Vec::new(),
             trust: Vec::new(),
             take: self.take,
+            accept_loss: self.accept_loss,
             keys: BTreeMap::new(),
         })
     }
@@ -459,6 +463,12 @@ impl ServeOptions {
         ended.finish(core)
     }
 
+    /// Returns the options for opening labelled disks. The rest is that of `others`.
+    fn opening(&self, wipe: &[String], others: Opening) -> Opening {
+        let Self { degraded, take, accept_loss, .. } = *self;
+        Opening { degraded, take, accept_loss, wipe: wipe.to_vec(), ..others }
+    }
+
     /// Makes the plan of the graph, and all checks that need no open disks.
     fn prepare(&self, core: &Core, source: &Source, wipe: &[String]) -> Result<Prepared> {
         if let Some(at) = &self.at {
@@ -468,9 +478,8 @@ impl ServeOptions {
         let spec = source.spec(self.read_only, &env)?;
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
-        let (degraded, take) = (self.degraded, self.take);
         let doctor = labels::doctor(&env);
-        let opening = Opening { degraded, take, wipe: wipe.to_vec(), ..doctor.opening() };
+        let opening = self.opening(wipe, doctor.opening());
         let look = doctor.probe(&spec, &engine, opening, self.dry_run, None);
         let probe = core.block_on(look);
         self.judge(probe.as_ref(), wipe)?;
@@ -514,8 +523,9 @@ impl ServeOptions {
     /// Checks whether the labelled disks may be opened, before the plan is made. Fails with the reasons against it.
     fn judge(&self, probe: Option<&Probe>, wipe: &[String]) -> Result<()> {
         let Some(probe) = probe else {
-            let what = match (self.degraded || self.take, wipe.first()) {
-                (true, _) => "--degraded and --take need labelled disks",
+            let needs = self.degraded || self.take || self.accept_loss;
+            let what = match (needs, wipe.first()) {
+                (true, _) => "--degraded, --take and --accept-loss need labelled disks",
                 (_, Some(_)) => "--wipe needs labelled disks",
                 _ => return Ok(()),
             };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::Mono;
 use clap::Parser;
-use doctor::{Opening, Probe};
+use doctor::Probe;
 use engine::Engine;
 use graph::spec::{Local, Spec};
 use runtime::{Config, Core};
@@ -64,6 +64,9 @@ struct WorkerArgs {
     /// Open disks that another machine had open and did not close
     #[arg(long)]
     take: bool,
+    /// Go on without data that was durable and is missing
+    #[arg(long)]
+    accept_loss: bool,
     /// A key that can be read only once: GRAPH/DEVICE=FILE
     #[arg(long)]
     key: Vec<String>,
@@ -119,7 +122,8 @@ impl WorkerArgs {
         }
         let file = OnFile::read(self.file)?;
         let record = file.record();
-        let options = ServeOptions { take: self.take, ..options(&record.options) };
+        let (take, accept_loss) = (self.take, self.accept_loss);
+        let options = ServeOptions { take, accept_loss, ..options(&record.options) };
         let mut spec = file.choose(&core, &options, &self.wipe)?;
         let has_heard = |name: &str| !self.first || self.heard.iter().any(|heard| heard == name);
         spec.forget_start_options(REGISTRY, has_heard);
@@ -263,8 +267,7 @@ async fn look(core: &Core, spec: &Spec, options: &ServeOptions, wipe: &[String])
     let doctor = labels::doctor(&env);
     let engine = Engine::new(env.pool());
     env.spawn("engine", engine.clone().drive());
-    let (degraded, take, wipe) = (options.degraded, options.take, wipe.to_vec());
-    let opening = Opening { degraded, take, wipe, ..doctor.opening() };
+    let opening = options.opening(wipe, doctor.opening());
     let probe = doctor.probe(spec, &engine, opening, true, None).await;
     if probe.as_ref().is_some_and(|probe| !probe.refusals().is_empty()) {
         return Prospect::Refused;

@@ -37,12 +37,21 @@ struct Port {
 /// The store of the state of one device, in the labels of the disks beneath the device ([`StateStore`]).
 pub struct LabelStateStore {
     device: String,
-    may_degrade: bool,
+    permits: Permits,
     ports: Vec<Port>,
     handover: Handover,
     turn: Mutex,
     sequence: Rc<Cell<u64>>,
     on_failure: RefCell<Option<(Deadline, OnFailure)>>,
+}
+
+/// What the operator permits the devices of a graph at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Permits {
+    /// To open while needed lowers are missing.
+    pub degraded: bool,
+    /// To go on without data that was durable and is missing.
+    pub loss: bool,
 }
 
 impl LabelStateStore {
@@ -51,7 +60,7 @@ impl LabelStateStore {
     pub fn new(
         device: &str,
         is_new: bool,
-        may_degrade: bool,
+        permits: Permits,
         ports: Vec<Vec<DiskLabel>>,
         handover: Handover,
     ) -> Self {
@@ -63,7 +72,7 @@ impl LabelStateStore {
         }
         Self {
             device: device.to_owned(),
-            may_degrade,
+            permits,
             ports,
             handover,
             turn: Mutex::new(),
@@ -109,7 +118,11 @@ impl StateStore for LabelStateStore {
     }
 
     fn may_degrade(&self) -> bool {
-        self.may_degrade
+        self.permits.degraded
+    }
+
+    fn accepts_loss(&self) -> bool {
+        self.permits.loss
     }
 
     fn handed_over(&self) -> Handover {

@@ -37,7 +37,7 @@ pub use diagnosis::{
     duplicate_of, label_findings, newest, older, split_brain, split_brain_of,
 };
 pub use foreseen::objections;
-pub use kept::{DiskLabel, LabelStateStore};
+pub use kept::{DiskLabel, LabelStateStore, Permits};
 pub use open::{DataSource, Inspected, Labels};
 pub use overwritten::{forget_copies, objections_without_bytes};
 pub use probe::{DiskPreview, Probe};
@@ -62,6 +62,8 @@ pub struct Opening {
     pub grow: BTreeMap<String, u64>,
     /// Whether to open disks although their labels name another machine as holder (`--take`).
     pub take: bool,
+    /// Whether devices may go on without data that was durable and is missing (`--accept-loss`).
+    pub accept_loss: bool,
     /// Whether the spec may omit disks and devices that labels of the graph name, because the operator has changed the
     /// spec.
     pub changes: bool,

@@ -16,7 +16,7 @@ use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
 use super::Opening;
 use super::absent::Absent;
 use super::diagnosis::{self, Binding, Bindings, DiskContent};
-use super::kept::{DiskLabel, LabelStateStore, all};
+use super::kept::{DiskLabel, LabelStateStore, Permits, all};
 use super::probe::{InUse, OpenDisk, Probe, place_of};
 use super::slot::{LabelUpdate, Slot};
 use super::text::{self, Remembered};
@@ -676,7 +676,9 @@ impl Labels {
         };
         let ports = node.lowers.iter().map(beneath).collect();
         let is_new = !self.known.contains(&node.name);
-        Rc::new(LabelStateStore::new(&node.name, is_new, self.opening.degraded, ports, handover))
+        let Opening { degraded, accept_loss: loss, .. } = self.opening;
+        let permits = Permits { degraded, loss };
+        Rc::new(LabelStateStore::new(&node.name, is_new, permits, ports, handover))
     }
 
     /// Whether all bytes that the device at node `index` shows are going to be written through the device, over the

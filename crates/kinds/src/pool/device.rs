@@ -259,6 +259,11 @@ pub fn report(opening: &Opening) -> Report {
             report.next = Some("remove snapshots or vdisks, or discard unused bytes".to_owned());
         }
     }
+    if let Some(loss) = opening.accepted_loss() {
+        report.health = Health::Degraded;
+        report.summary = loss;
+        report.next = Some("check the files of those virtual disks; cairn check".to_owned());
+    }
     let damage = opening.now().map(Pool::damage).unwrap_or_default();
     if let Some(first) = damage.first() {
         report.health = Health::Degraded;

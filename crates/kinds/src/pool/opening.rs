@@ -25,7 +25,7 @@ pub struct Opening {
     preview: OnceCell<Pool>,
     /// The error with which the opening failed.
     broken: RefCell<Option<Error>>,
-    /// The damage with which the pool was opened for reading only.
+    /// The damage with which the pool was opened: for reading only, unless the operator accepts the loss.
     lost: RefCell<Option<Lost>>,
     opened: Notify,
     /// The versions that clients have open.
@@ -45,11 +45,12 @@ impl Opening {
     /// Creates the opening of a pool, which is not open yet.
     pub fn new(env: &Env, lower: Lower, store: Rc<dyn StateStore>, cache_bytes: u64) -> Rc<Self> {
         let read_only = lower.info().read_only;
+        let accept_loss = store.accepts_loss();
         Rc::new(Self {
             env: env.clone(),
             kept: Kept::new(store, 1, read_only),
             lower,
-            options: Options { cache_bytes, read_only, accept_loss: false },
+            options: Options { cache_bytes, read_only, accept_loss },
             pool: OnceCell::new(),
             preview: OnceCell::new(),
             broken: RefCell::default(),
@@ -223,14 +224,29 @@ impl Opening {
 
     /// Whether clients can only read.
     pub fn is_read_only(&self) -> bool {
-        self.options.read_only || self.lost.borrow().is_some()
+        self.options.read_only || self.lost.borrow().is_some() && !self.options.accept_loss
     }
 
     /// Returns the error of the opening or of a write, after which the pool takes no changes, or the damage of its log.
     pub fn failure(&self) -> Option<Error> {
         let failed = self.now().and_then(Pool::failure).or_else(|| self.broken.borrow().clone());
         let lost = self.lost.borrow();
-        failed.or_else(|| lost.as_ref().map(|lost| error!(Corrupt, "{}", lost.why)))
+        let lost = lost.as_ref().filter(|_| !self.options.accept_loss);
+        failed.or_else(|| {
+            let next = "start the graph with --accept-loss to go on without it";
+            lost.map(|lost| error!(Corrupt, "{}", lost.why).next(next))
+        })
+    }
+
+    /// Returns a description of the loss that the operator has accepted.
+    pub fn accepted_loss(&self) -> Option<String> {
+        let lost = self.lost.borrow();
+        let Lost { why, behind } = lost.as_ref().filter(|_| self.options.accept_loss)?;
+        let names = match behind.is_empty() {
+            true => "no virtual disk".to_owned(),
+            false => behind.join(", "),
+        };
+        Some(format!("{why}; it may concern any virtual disk, and later records changed {names}"))
     }
 
     /// Opens a version for a client: no command removes it before [`Opening::release`].

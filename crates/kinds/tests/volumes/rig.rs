@@ -188,6 +188,7 @@ async fn plan(
             wipe: Vec::new(),
             replaced: Vec::new(),
             grow: BTreeMap::new(),
+            accept_loss: false,
             take: false,
             changes: running.is_some(),
         };

@@ -1,9 +1,12 @@
 //! Making and opening a pool: the roots, the log, and its replay.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Error, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error};
+use block::{
+    ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error,
+};
 use meta::Uuid;
 use meta::io::step;
 use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
@@ -41,8 +44,10 @@ pub struct Options {
 /// A flushed record of the log that is missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost {
-    /// Description of the damage.
+    /// Description of the damage. The record may concern any vdisk.
     pub why: String,
+    /// Names of the vdisks that records behind the missing one have changed, if those are applied.
+    pub behind: Vec<String>,
 }
 
 /// Bytes of the buffer pool that an open pool reserves, for its records and writes of nodes in flight.
@@ -129,12 +134,15 @@ impl Pool {
         }
         let superblock = superblock.root;
         let recovered = recover(env, lower, &geometry, &superblock).await?;
-        let lost = recovered.verdict.damage.as_ref().map(lost);
+        let mut lost = recovered.verdict.damage.as_ref().map(lost);
         let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
         let options = Options { read_only: is_read_only, ..options };
         let inner = Rc::new(inner(env, lower, geometry, superblock, &recovered, options)?);
         inner.load_space().await?;
-        inner.replay(recovered, options.accept_loss).await?;
+        let behind = inner.replay(recovered, options.accept_loss).await?;
+        if let Some(lost) = &mut lost {
+            lost.behind = inner.names_of(behind).await?;
+        }
         if !is_read_only {
             inner.checkpoint(SuperblockFlags(0)).await?;
             inner.continue_removals().await?;
@@ -190,6 +198,7 @@ async fn recover(
 
 fn lost(damage: &Damage) -> Lost {
     Lost {
+        behind: Vec::new(),
         why: match damage {
             Damage::Missing { number, flushed } => format!(
                 "record {number} of the log is missing, although all up to {flushed} were flushed"
@@ -302,14 +311,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Applies the records that count: those that were flushed, and then those whose data verify.
-    async fn replay(self: &Rc<Self>, recovered: Recovered, accept_loss: bool) -> Result<()> {
+    /// Applies the records that count: those that were flushed, and then those whose data verify. Returns the numbers of
+    /// the vdisks with changes in records behind a missing one.
+    async fn replay(
+        self: &Rc<Self>,
+        recovered: Recovered,
+        accept_loss: bool,
+    ) -> Result<BTreeSet<u64>> {
         let Recovered { verdict, items: found } = recovered;
-        let mut heads = verdict.records;
+        let (mut heads, mut behind) = (verdict.records, BTreeSet::new());
+        let whole = heads.len();
         if accept_loss {
             heads.extend(verdict.behind_damage);
         }
-        for head in heads {
+        for (index, head) in heads.into_iter().enumerate() {
             let items = found.get(&head.at.offset).expect("a recovered record has its items");
             let items = log_items(items, head.items)
                 .map_err(|why| error!(Corrupt, "record {} of the log: {why}", head.at.number))?;
@@ -317,7 +332,20 @@ impl Inner {
                 break;
             }
             for item in items {
-                self.replay_item(&head, item).await?;
+                if let LogItem::Changes(changes) = &item
+                    && index >= whole
+                {
+                    behind.insert(changes.vdisk);
+                }
+                let replayed = self.replay_item(&head, item).await;
+                // The missing record may have made the vdisk, or freed the blocks.
+                let is_of_missing = |error: &Error| {
+                    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt)
+                };
+                match replayed {
+                    Err(error) if index >= whole && is_of_missing(&error) => {}
+                    replayed => replayed?,
+                }
             }
         }
         self.numbers.next.set(self.numbers.end.get());
@@ -326,7 +354,17 @@ impl Inner {
             vdisk.skip_numbers();
         }
         self.room.with(Space::replayed);
-        Ok(())
+        Ok(behind)
+    }
+
+    /// Returns the names of vdisks. Removed ones have none.
+    async fn names_of(&self, vdisks: BTreeSet<u64>) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for vdisk in vdisks {
+            let row = self.tables.get::<VdiskRow>(&vdisk.to_be_bytes()).await?;
+            names.extend(row.map(|row| row.name).filter(|name| !name.is_empty()));
+        }
+        Ok(names)
     }
 
     /// Whether the data of a record are there. It was never flushed, so they may be lost.

@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use block::{Env, ErrorKind};
-use pool::live::Pool;
+use pool::live::{Options, Pool};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
 
-use crate::scene::{BLOCKS, blank, block_on, bytes, find, make, name, open, stamps, version};
+use crate::scene::{
+    BLOCKS, OPTIONS, blank, block_on, bytes, cell, find, make, name, open, stamps, version,
+};
 
 const SIZE: u64 = BLOCKS * 4096;
 
@@ -110,5 +112,56 @@ fn vdisk_with_damaged_map_is_rolled_back_and_removed() {
         let pool = open(&env, &disk).await.unwrap();
         assert_eq!(part(&env, &pool, "other", 4).await.unwrap(), [800, 801, 802, 803]);
         assert_eq!(pool.vdisks("", 10).await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn pool_without_a_flushed_record_is_read_or_opened_with_accepted_loss() {
+    let world = SimWorld::new(3);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        pool.create(&name("other"), SIZE).await.unwrap();
+        for (vdisk, stamp) in
+            [("web", 100), ("other", 200), ("web", 300), ("web", 400), ("web", 500)]
+        {
+            write(&env, &pool, vdisk, stamp / 100, stamp).await;
+            pool.flush().await.unwrap();
+        }
+        drop(pool);
+        // The last record proves those before it.
+        let records: Vec<usize> = {
+            let bytes = disk.bytes.borrow();
+            let log = 1 << 20..2 << 20;
+            log.step_by(512).filter(|at| bytes[*at..].starts_with(b"CAIRNLOG")).collect()
+        };
+        assert!(records.len() > 5, "{records:?}");
+        let damaged = records[records.len() - 4];
+        disk.bytes.borrow_mut()[damaged + 120] ^= 1;
+        let (pool, lost) = Pool::open(&env, &disk.lower(), &cell(), OPTIONS).await.unwrap();
+        let lost = lost.expect("a flushed record is missing");
+        assert!(lost.why.contains("is missing, although all up to"), "{lost:?}");
+        assert_eq!(lost.behind, Vec::<String>::new());
+        let head = find(&pool, "web").await;
+        let error = pool.write(&head, 0, bytes(&env, 1, 1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly);
+        assert_eq!(stamps(&env, &pool, &head, 5).await.unwrap()[1..], [100, 101, 102, 103]);
+        drop((head, pool));
+        let accepting = Options { accept_loss: true, ..OPTIONS };
+        let (pool, lost) = Pool::open(&env, &disk.lower(), &cell(), accepting).await.unwrap();
+        assert_eq!(lost.expect("the record is still missing").behind, ["web"]);
+        assert_eq!(part(&env, &pool, "web", 8).await.unwrap()[3..], [300, 400, 401, 402, 403]);
+        assert_eq!(
+            part(&env, &pool, "web", 9).await.unwrap()[8],
+            0,
+            "no record proves the last one"
+        );
+        assert_eq!(part(&env, &pool, "other", 4).await.unwrap(), [0; 4], "the lost record");
+        write(&env, &pool, "other", 0, 900).await;
+        drop(pool);
+        let pool = open(&env, &disk).await.unwrap();
+        assert_eq!(part(&env, &pool, "other", 1).await.unwrap(), [900]);
     });
 }

@@ -58,6 +58,7 @@ fn seen(sights: Vec<DiskContent>) -> Result<BTreeMap<String, Binding>, Vec<Case>
         replaced: Vec::new(),
         grow: BTreeMap::new(),
         take: false,
+        accept_loss: false,
         changes: false,
     };
     let (binding, findings) = identify("g", &facts, &opening);

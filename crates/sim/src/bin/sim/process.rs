@@ -77,6 +77,7 @@ pub fn opening(id: [u8; 16]) -> Opening {
         replaced: Vec::new(),
         grow: BTreeMap::new(),
         take: false,
+        accept_loss: false,
         changes: false,
     }
 }
