@@ -296,6 +296,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         wipe: names(),
         trust: names(),
         take: true,
+        accept_loss: true,
         keys: BTreeMap::from([(text(), PathBuf::from("/"))]),
     };
     let way = || ChangeWay {

@@ -45,7 +45,7 @@ pub struct LabelStateStore {
     on_failure: RefCell<Option<(Deadline, OnFailure)>>,
 }
 
-/// What the operator permits the devices of a graph at its start.
+/// Permissions of the operator for the devices of a graph, for one start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Permits {
     /// To open while needed lowers are missing.

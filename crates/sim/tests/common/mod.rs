@@ -51,6 +51,7 @@ pub fn opening(changes: bool) -> Opening {
         wipe: Vec::new(),
         replaced: Vec::new(),
         grow: BTreeMap::new(),
+        accept_loss: false,
         take: false,
         changes,
     }

@@ -58,6 +58,7 @@ impl Flag {
             wipe,
             replaced: Vec::new(),
             grow: BTreeMap::new(),
+            accept_loss: false,
             take: self == Self::Take,
             changes: self == Self::Change,
         }
