@@ -171,7 +171,7 @@ impl Inner {
         Ok(damage)
     }
 
-    /// Adds the nodes of the trees of a line. Returns which parts of which versions are behind damaged nodes.
+    /// Adds the nodes of the trees of a line. Returns the parts of versions behind damaged nodes.
     async fn reach_trees(&self, vdisk: &Vdisk, reached: &mut Reached) -> Result<Vec<String>> {
         let mut trees: BTreeMap<u64, (Root, Vec<Number>)> = BTreeMap::new();
         for row in self.tables.all_of::<TreeRow>(&vdisk.number.to_be_bytes()).await? {

@@ -264,7 +264,7 @@ impl Inner {
         Ok(Trees { vdisk: vdisk.clone(), own, dead, kept, removed, account })
     }
 
-    /// Returns the account of a line whose changes and removals are merged. `before` is the balance before that.
+    /// Returns the account of a line after the merge of its changes and removals. `before` is the balance before that.
     fn account(&self, vdisk: &Vdisk, own: &[Root], dead: &Root, before: Balance) -> Account {
         let old = Account::of(&vdisk.row.borrow());
         let since = self.balance().since(before);

@@ -26,7 +26,7 @@ const SETTLED_PART: u64 = 8;
 /// Where a clone finds the blocks that it inherits.
 #[derive(Clone)]
 pub enum Origin {
-    /// In the snapshot from which it was cloned, whose changes are in memory.
+    /// In the snapshot from which it was cloned: changes are in memory.
     Version(Rc<Version>),
     /// In trees that stay the same.
     Listed(Rc<List>),

@@ -16,7 +16,7 @@ use crate::map::Number;
 use crate::name::{SnapshotRef, VdiskName, VersionName};
 use crate::rows::{HoldKind, LineRow, NameRow, NameState, Table, VdiskRow, VdiskState};
 
-/// Most lines that a name has besides the newest one: rollbacks of which snapshots are left.
+/// Most lines that a name has besides the newest one: rollbacks with snapshots that are left.
 pub const LINES_MAX: usize = 256;
 
 impl Inner {

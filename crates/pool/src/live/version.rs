@@ -113,7 +113,7 @@ impl Version {
         self.is_in_memory() || self.listed.borrow().is_some()
     }
 
-    /// Returns the version behind whose trees those of this one are, if they are not known.
+    /// Returns the version from which this one inherits, if its trees are not known.
     fn parent(&self) -> Option<Rc<Self>> {
         if !self.is_in_memory() && self.listed.borrow().as_ref().is_some_and(|it| it.has_origins) {
             return None;

@@ -54,7 +54,7 @@ impl Mirrored {
         pool
     }
 
-    /// Overwrites all blocks of a disk whose bytes `is_chosen` chooses. Returns their offsets.
+    /// Overwrites all blocks of a disk that `is_chosen` chooses by their bytes. Returns their offsets.
     fn damage(&self, disk: usize, is_chosen: impl Fn(u64, &[u8]) -> bool) -> Vec<u64> {
         let mut damaged = Vec::new();
         for offset in (0..DISK_BYTES as u64).step_by(4096) {

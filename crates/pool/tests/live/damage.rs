@@ -38,7 +38,7 @@ async fn part(env: &Env, pool: &Pool, text: &str, blocks: u64) -> block::Result<
     stamps(env, pool, &version, blocks).await
 }
 
-/// Makes a pool with `web` and `other`, whose blocks are in trees, and damages all nodes of `web`.
+/// Makes a pool with `web` and `other`, writes a checkpoint, and damages all nodes of `web`.
 async fn damaged(env: &Env, disk: &Rc<Disk>) -> Pool {
     make(env, disk).await;
     let pool = open(env, disk).await.unwrap();

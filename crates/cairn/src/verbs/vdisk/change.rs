@@ -359,7 +359,7 @@ pub fn keep(form: Form, name: &str, rule: &Rule, how: &How) -> Result {
 #[derive(Serialize)]
 struct RolledBack {
     name: String,
-    /// The snapshot whose bytes it has.
+    /// The snapshot with the same bytes.
     to: String,
     /// Number of the snapshot with the bytes before, if one was taken.
     taken: Option<u64>,
