@@ -135,7 +135,7 @@ impl Inner {
             Line { vdisk, first, dead, removal }
         };
         let lines = touched.into_values().map(take).collect();
-        self.fresh_changes.set(0);
+        self.taken_changes.set(self.fresh_changes.take());
         self.tables.cut();
         self.room.with(Space::cut);
         self.epoch.set(self.epoch.get() + 1);
@@ -196,6 +196,7 @@ impl Inner {
                 vdisk.origin.replace(Some(origin));
             }
         }
+        self.taken_changes.set(0);
         self.forget_closed();
         self.changed();
     }

@@ -16,7 +16,7 @@ use crc_fast::CrcAlgorithm;
 use meta::io::{step, write_all};
 use meta::ring::Appended;
 
-use super::pool::{CHANGES_HALF, Inner};
+use super::pool::{CHANGES_HALF, Inner, UNFLUSHED_BYTES_MAX};
 use super::step::Step;
 use super::vdisk::Vdisk;
 use crate::extent::{ExtentFlags, ExtentHeader};
@@ -35,6 +35,9 @@ const RECORD_ITEMS_MAX: usize = 128 << 10;
 
 /// Most records in flight.
 const RECORDS_MAX: usize = 8;
+
+/// Delay of a record when the changes in memory have reached their bound.
+const SLOWEST: Duration = Duration::from_millis(4);
 
 /// Most bytes of the item of a snapshot.
 const SNAPSHOT_BYTES_MAX: usize = 128;
@@ -237,11 +240,13 @@ impl Inner {
         while !commits.queue.borrow().is_empty() {
             // Changes in memory are bounded: the running checkpoint ends before more of them begin.
             let may_begin = || {
-                let is_bounded = self.fresh_changes.get() < CHANGES_HALF;
+                let is_bounded = self.fresh_changes.get() < CHANGES_HALF
+                    && self.unflushed_bytes.get() < UNFLUSHED_BYTES_MAX;
                 let is_failed = self.check_writable().is_err();
                 commits.flights.borrow().len() < RECORDS_MAX && (is_bounded || is_failed)
             };
             self.changes.until(may_begin).await;
+            self.slow_down().await;
             self.log.room().await;
             let mut draft = Draft::default();
             self.fill(&mut draft);
@@ -250,6 +255,16 @@ impl Inner {
             }
         }
         commits.has_leader.set(false);
+    }
+
+    /// Delays the next record while a checkpoint runs, in proportion to the changes in memory above half of their bound. So
+    /// writes become slower, and seldom stop until the checkpoint has ended.
+    async fn slow_down(&self) {
+        let all = self.taken_changes.get() + self.fresh_changes.get();
+        let over = all.saturating_sub(CHANGES_HALF).min(CHANGES_HALF) as u32;
+        if self.taken_changes.get() > 0 && over > 0 {
+            self.env.sleep(SLOWEST * over / CHANGES_HALF as u32).await;
+        }
     }
 
     /// Moves changes from the queue into a record, as long as they fit.
@@ -483,7 +498,8 @@ impl Inner {
 
     /// Sends a record. One task waits for the records in flight, in their order.
     fn send(self: &Rc<Self>, draft: Draft) {
-        let Draft { items, count, steps, data, mut writes, answers, charges, .. } = draft;
+        let Draft { items, count, steps, data, mut writes, answers, charges, data_bytes } = draft;
+        self.unflushed_bytes.set(self.unflushed_bytes.get() + data_bytes as u64);
         let appended = self.start_data(&data).and_then(|data| {
             writes.extend(data);
             self.log.append(&items, count, writes)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::first;
 
-use super::pool::{CHANGES_HALF, Inner};
+use super::pool::{CHANGES_HALF, Inner, UNFLUSHED_BYTES_MAX};
 use crate::root::SuperblockFlags;
 
 /// Longest time that acknowledged data stay without a flush.
@@ -35,14 +35,20 @@ impl Inner {
                 continue;
             }
             let since = self.log.unflushed_since();
-            if since.is_some_and(|since| self.env.now().since(since) >= UNFLUSHED_MAX) {
+            let is_late = since.is_some_and(|since| self.env.now().since(since) >= UNFLUSHED_MAX);
+            if is_late || self.needs_flush() {
                 let _ = self.flush().await;
                 continue;
             }
-            let woken = self.changes.until(|| self.needs_checkpoint());
+            let woken = self.changes.until(|| self.needs_checkpoint() || self.needs_flush());
             let closing = self.tasks.changed().until(|| self.tasks.is_closing());
             let _ = first(first(woken, self.env.sleep(LOOK_EVERY)), closing).await;
         }
+    }
+
+    /// Whether half of the data that may be unflushed is.
+    fn needs_flush(&self) -> bool {
+        self.unflushed_bytes.get() >= UNFLUSHED_BYTES_MAX / 2
     }
 
     fn needs_checkpoint(&self) -> bool {

@@ -261,6 +261,8 @@ fn inner(
         vdisks: RefCell::default(),
         touched: RefCell::default(),
         fresh_changes: Cell::new(0),
+        taken_changes: Cell::new(0),
+        unflushed_bytes: Cell::new(0),
         ended: RefCell::default(),
         damage: RefCell::default(),
         data_freed: Cell::new(0),

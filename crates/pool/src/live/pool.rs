@@ -35,6 +35,9 @@ pub const CHANGES_MAX: usize = 1 << 20;
 /// Changes in memory at which a checkpoint begins, and above which no record begins.
 pub(super) const CHANGES_HALF: usize = CHANGES_MAX / 2;
 
+/// Most bytes of data that no flush covers. The next record waits for a flush.
+pub const UNFLUSHED_BYTES_MAX: u64 = 256 << 20;
+
 /// An open pool. A clone is another handle to the same pool.
 #[derive(Clone)]
 pub struct Pool(pub(super) Rc<Inner>);
@@ -68,6 +71,10 @@ pub struct Inner {
     pub touched: RefCell<BTreeMap<u64, Rc<Vdisk>>>,
     /// Number of changes in memory since the last cut.
     pub fresh_changes: Cell<usize>,
+    /// Number of changes that a running checkpoint merges.
+    pub taken_changes: Cell<usize>,
+    /// Bytes of data since the last flush.
+    pub unflushed_bytes: Cell<u64>,
     /// Removed vdisks, with the snapshots on which they have holds that the keeper releases.
     pub ended: RefCell<Vec<(u64, VersionId)>>,
     /// Damage of maps that checkpoints have met, by vdisk.
@@ -166,8 +173,13 @@ impl Inner {
         if let Some(error) = &*self.failure.borrow() {
             return Err(error.clone());
         }
+        let covered = self.unflushed_bytes.get();
         let flushed = self.log.flush().await;
         flushed.inspect_err(|error| self.fail(error))?;
+        let rest = self.unflushed_bytes.get().saturating_sub(covered);
+        if self.unflushed_bytes.replace(rest) >= UNFLUSHED_BYTES_MAX {
+            self.changed();
+        }
         let proven = self.log.numbers().proven;
         self.room.with(|space| space.proven(proven));
         Ok(())

@@ -1,9 +1,14 @@
 //! Operations of a pool without faults.
 
+use std::time::Duration;
+
 use block::ErrorKind;
-use pool::live::{Checked, Listed, Options, Pool};
+use meta::Uuid;
+use pool::cell::PoolCell;
+use pool::geometry::Geometry;
+use pool::live::{Checked, Listed, Options, Pool, UNFLUSHED_BYTES_MAX};
 use sim::SimWorld;
-use testkit::recorded::Trace;
+use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
     BLOCKS, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, label, make, name, names,
@@ -173,5 +178,34 @@ fn check_of_pool_open_for_reading_counts_changes_of_log_as_used() {
         let mut content = vec![1, 2, 100, 101, 102, 103];
         content.resize(BLOCKS as usize, 0);
         assert_eq!(stamps(&env, &pool, &web, BLOCKS).await.unwrap(), content);
+    });
+}
+
+#[test]
+fn data_without_a_flush_are_bounded() {
+    let world = SimWorld::new(8);
+    let bytes_of_disk = 768 << 20;
+    let disk = Disk::new(0, vec![0; bytes_of_disk], &Trace::default());
+    let env = world.env();
+    block_on(&world, async {
+        let geometry = Geometry::new(bytes_of_disk as u64).unwrap();
+        Pool::make(&env, &disk.lower(), Uuid([7; 16]), geometry).await.unwrap();
+        let Geometry { bytes: all, far, extent_bytes, .. } = geometry;
+        let cell = PoolCell { bytes: all, far, extent_bytes, ..cell() };
+        let (pool, _) = Pool::open(&env, &disk.lower(), &cell, OPTIONS).await.unwrap();
+        pool.create(&name("web"), 1 << 30).await.unwrap();
+        let web = find(&pool, "web").await;
+        let (begun, before) = (env.now(), disk.flushes.get());
+        let half = UNFLUSHED_BYTES_MAX / 2 >> 20;
+        for n in 0..half - 1 {
+            pool.write(&web, n * 256, bytes(&env, 1 + n, 256)).await.unwrap();
+        }
+        assert_eq!(disk.flushes.get(), before);
+        for n in half - 1..half + 1 {
+            pool.write(&web, n * 256, bytes(&env, 1 + n, 256)).await.unwrap();
+        }
+        env.sleep(Duration::from_millis(10)).await;
+        assert_eq!(disk.flushes.get(), before + 1);
+        assert!(env.now().since(begun) < Duration::from_secs(4), "before the bound in time");
     });
 }
