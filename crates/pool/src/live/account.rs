@@ -97,8 +97,7 @@ impl Vdisk {
         all.saturating_add_signed(since)
     }
 
-    /// Checks that the quota of the vdisk has room for further blocks of data. The next checkpoint folds its trees
-    /// otherwise, to find blocks that are overwritten.
+    /// Checks that the quota of the vdisk has room for further blocks of data.
     ///
     /// # Errors
     /// `NoSpace` if it has not.
@@ -111,7 +110,6 @@ impl Vdisk {
         if held + blocks * u64::from(BLOCK_BYTES) <= quota {
             return Ok(());
         }
-        self.wants_fold.set(true);
         let (name, quota) = (self.row.borrow().name.clone(), write_size(quota));
         let held = write_size(held);
         Err(error!(NoSpace, "the virtual disk {name} holds {held}, and its quota is {quota}").next(

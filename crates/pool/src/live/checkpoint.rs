@@ -321,8 +321,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Folds the lowest change tree of a line into its base tree. Returns false if nodes of them are damaged. The fold counts
-    /// as done at the cut of this checkpoint.
+    /// Folds the lowest change tree of a line into its base tree. Returns false if nodes of them are damaged, or if too few
+    /// blocks are free. The fold counts as done at the cut of this checkpoint.
     async fn fold(
         &self,
         passes: &Passes,
@@ -338,7 +338,7 @@ impl Inner {
             nodes_after(store, &change, 0, found).await?;
             Ok(merged.root)
         };
-        let Some(folded) = self.attempt(passes, vdisk, found, fold).await? else {
+        let Some(folded) = self.attempt_if_room(passes, vdisk, found, fold).await? else {
             return Ok(false);
         };
         own.truncate(own.len() - 2);

@@ -181,8 +181,13 @@ impl Inner {
         mut given: u64,
         end: Mono,
     ) -> Result<Vec<Number>> {
-        // Blocks that records have freed need proof, and those of removed versions a checkpoint.
+        // Blocks that records have freed need proof, and those of removed versions a checkpoint. Folds find blocks that are
+        // overwritten.
         self.flush().await?;
+        for vdisk in self.vdisks.borrow().values().filter(|vdisk| vdisk.own.borrow().len() > 1) {
+            vdisk.wants_fold.set(true);
+            self.touch(vdisk);
+        }
         self.wants_checkpoint.set(true);
         self.changed();
         loop {

@@ -32,16 +32,34 @@ impl Inner {
     ) -> Result<Option<T>> {
         let (store, mut new) = (Attempt::new(passes), Found::default());
         let done = part(&store, &mut new).await;
-        match self.undamaged(vdisk, done)? {
-            Some(done) => {
+        match self.undamaged(vdisk, done) {
+            Ok(Some(done)) => {
                 found.blocks.append(&mut new.blocks);
                 found.nodes.append(&mut new.nodes);
                 Ok(Some(done))
             }
-            None => {
+            undone => {
                 store.made().into_iter().for_each(|address| self.free_node(address));
-                Ok(None)
+                undone
             }
+        }
+    }
+
+    /// As [`Inner::attempt`], for a part that can be left out. The result is also `None` if too few blocks are free for its
+    /// nodes.
+    ///
+    /// # Errors
+    /// All other errors of the part.
+    pub async fn attempt_if_room<T>(
+        &self,
+        passes: &Passes,
+        vdisk: &Vdisk,
+        found: &mut Found,
+        part: impl AsyncFnOnce(&Attempt<'_>, &mut Found) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.attempt(passes, vdisk, found, part).await {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+            done => done,
         }
     }
 

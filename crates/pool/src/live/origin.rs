@@ -179,7 +179,7 @@ impl Inner {
                 let tree = settle(store, &settled[..joined], form, number).await?;
                 Ok((tree, store.made()))
             };
-            let written = self.attempt(passes, &of, &mut Found::default(), part).await?;
+            let written = self.attempt_if_room(passes, &of, &mut Found::default(), part).await?;
             let Some((tree, made)) = written else { return Ok(settled) };
             settled.splice(..joined, [Layer { tree, limit: number }]);
             settled.retain(|layer| layer.tree.top.is_some());

@@ -65,3 +65,33 @@ fn full_pool_refuses_writes_and_has_space_again_after_removals() {
         assert_whole(&pool.check().await.unwrap(), "after all");
     });
 }
+
+#[test]
+fn full_pool_folds_maps_to_find_overwritten_blocks() {
+    let world = SimWorld::new(12);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    let draw = Stream::new(12, "blocks", 0);
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), 1000 * 4096).await.unwrap();
+        let web = find(&pool, "web").await;
+        for block in (0..1000).step_by(50) {
+            pool.write(&web, block, bytes(&env, 1 + block, 50)).await.unwrap();
+        }
+        pool.checkpoint().await.unwrap();
+        // Few enough changes that no checkpoint folds them by itself.
+        for block in 0..100 {
+            pool.write(&web, block, bytes(&env, 2001 + block, 1)).await.unwrap();
+        }
+        pool.checkpoint().await.unwrap();
+        let account = pool.vdisks("", 1).await.unwrap()[0].account;
+        assert_eq!((account.head, account.unfound), (1100, 100));
+        pool.create(&name("rest"), BLOCKS * 4096).await.unwrap();
+        let (_, result) = fill(&env, &pool, "rest", &draw).await;
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NoSpace);
+        let account = pool.vdisks("rest", 1).await.unwrap()[0].account;
+        assert_eq!((account.head, account.unfound), (1000, 0));
+        assert_whole(&pool.check().await.unwrap(), "");
+    });
+}
