@@ -22,7 +22,7 @@ const TRIES: usize = 16;
 const SECTOR_BYTES: u64 = 512;
 
 /// Longest time that an attach waits for others to configure their loop devices. One of them may hang.
-const TURN: Duration = Duration::from_secs(2);
+const TURN: Duration = Duration::from_secs(10);
 
 /// Pause between two checks whether a block device is disconnected.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);

@@ -14,10 +14,10 @@ use crate::scene::{
 const SIZE: u64 = BLOCKS * 4096;
 
 /// Clones in a chain with writes.
-const WRITTEN: u64 = 120;
+const WRITTEN: u64 = 70;
 
 /// Clones in a chain without writes.
-const UNWRITTEN: u64 = 1500;
+const UNWRITTEN: u64 = 600;
 
 fn link(n: u64) -> String {
     format!("v{n}")
