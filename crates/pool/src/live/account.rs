@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use block::units::write_size;
+use block::units::format_size;
 use block::{Result, error};
 
 use super::commit::{Change, row_bytes};
@@ -110,8 +110,8 @@ impl Vdisk {
         if held + blocks * u64::from(BLOCK_BYTES) <= quota {
             return Ok(());
         }
-        let (name, quota) = (self.row.borrow().name.clone(), write_size(quota));
-        let held = write_size(held);
+        let (name, quota) = (self.row.borrow().name.clone(), format_size(quota));
+        let held = format_size(held);
         Err(error!(NoSpace, "the virtual disk {name} holds {held}, and its quota is {quota}").next(
             "remove snapshots of it, discard unused bytes, or raise its quota with cairn vdisk resize --quota",
         ))
@@ -181,7 +181,7 @@ impl Inner {
         self.charge_family(&vdisk).await?;
         let held = (vdisk.held_blocks() + vdisk.family_blocks.get()) * u64::from(BLOCK_BYTES);
         if bytes != 0 && bytes < held {
-            let (held, quota) = (write_size(held), write_size(bytes));
+            let (held, quota) = (format_size(held), format_size(bytes));
             return Err(error!(Invalid, "{name} holds {held}, and the quota would be {quota}")
                 .next("choose a larger quota, or remove snapshots first"));
         }

@@ -106,7 +106,7 @@ fn quota_bounds_vdisk_with_its_snapshots() {
         let begun = env.now();
         let error = pool.write(&head, 20, bytes(&env, 1, 8)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
-        assert!(error.message().contains("its quota is 160KiB"), "{error}");
+        assert!(error.message().contains("its quota is 160 KiB"), "{error}");
         assert_eq!(env.now().since(begun), pool::live::ROOM_WITHIN);
         // Other vdisks go on, and so do discards.
         pool.create(&name("other"), SIZE).await.unwrap();
