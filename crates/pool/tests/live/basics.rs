@@ -196,7 +196,7 @@ fn data_without_a_flush_are_bounded() {
         pool.create(&name("web"), 1 << 30).await.unwrap();
         let web = find(&pool, "web").await;
         let (begun, before) = (env.now(), disk.flushes.get());
-        let half = UNFLUSHED_BYTES_MAX / 2 >> 20;
+        let half = UNFLUSHED_BYTES_MAX / (2 << 20);
         for n in 0..half - 1 {
             pool.write(&web, n * 256, bytes(&env, 1 + n, 256)).await.unwrap();
         }
