@@ -262,7 +262,7 @@ pub fn report(opening: &Opening) -> Report {
     if let Some(loss) = opening.accepted_loss() {
         report.health = Health::Degraded;
         report.summary = loss;
-        report.next = Some("check the files of those virtual disks; cairn check".to_owned());
+        report.next = Some("check the files of those virtual disks".to_owned());
     }
     let damage = opening.now().map(Pool::damage).unwrap_or_default();
     if let Some(first) = damage.first() {
@@ -272,7 +272,8 @@ pub fn report(opening: &Opening) -> Report {
             1 => format!("the map of {first}"),
             _ => format!("the maps of {count} virtual disks are damaged: {first}"),
         };
-        report.next = Some("cairn check names the ranges; restore them from a backup".to_owned());
+        report.next =
+            Some("stop the graph: cairn check then names the ranges to restore".to_owned());
     }
     if let Some(error) = opening.failure() {
         report.health = Health::Failed;

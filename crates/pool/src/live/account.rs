@@ -193,13 +193,25 @@ impl Inner {
     /// # Errors
     /// Those of reads of tables.
     pub async fn charge_family(&self, vdisk: &Vdisk) -> Result<()> {
-        let mut blocks = 0;
-        for line in self.lines(vdisk.number).await?.into_iter().skip(1) {
-            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
-            blocks += row.map_or(0, |row| Account::of(&row).all());
-        }
-        vdisk.family_blocks.set(blocks);
+        let older = self.account_of_older(vdisk.number).await?;
+        vdisk.family_blocks.set(older.all());
         Ok(())
+    }
+
+    /// Returns the sum of the accounts of the lines that had the name of a vdisk before rollbacks. Without a head, only
+    /// snapshots have the blocks.
+    ///
+    /// # Errors
+    /// Those of reads of tables.
+    pub async fn account_of_older(&self, newest: u64) -> Result<Account> {
+        let mut all = Account::default();
+        for line in self.lines(newest).await?.into_iter().skip(1) {
+            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
+            let of = row.as_ref().map(Account::of).unwrap_or_default();
+            all.dead += of.head + of.dead;
+            all.nodes += of.nodes;
+        }
+        Ok(all)
     }
 }
 

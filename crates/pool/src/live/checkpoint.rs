@@ -478,7 +478,7 @@ impl Inner {
             self.tables.remove_taken(Table::Details, &key);
         }
         for row in self.tables.all_of::<SettledRow>(&vdisk.number.to_be_bytes()).await? {
-            if removed.contains(&row.number) {
+            if removed.binary_search(&row.number).is_ok() {
                 let key = [row.vdisk, row.number, row.index].map(u64::to_be_bytes).concat();
                 self.tables.remove_taken(Table::Settled, &key);
             }

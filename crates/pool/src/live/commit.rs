@@ -111,7 +111,6 @@ type Answer = (Rc<OneShot<Result<Vec<Number>>>>, Vec<Number>);
 struct Flight {
     appended: Result<Appended>,
     steps: Vec<Step>,
-    charges: Vec<(Rc<Vdisk>, u64)>,
     answers: Vec<Answer>,
 }
 
@@ -126,8 +125,6 @@ struct Draft {
     /// Writes of headers of extents.
     writes: Vec<Child>,
     answers: Vec<Answer>,
-    /// Blocks of data that vdisks get.
-    charges: Vec<(Rc<Vdisk>, u64)>,
     data_bytes: usize,
 }
 
@@ -379,7 +376,6 @@ impl Inner {
         }
         draft.data_bytes += data.len();
         vdisk.charges.in_flight.set(vdisk.charges.in_flight.get() + charged);
-        draft.charges.push((vdisk.clone(), charged));
         draft.put_runs(vdisk, runs);
         Ok(())
     }
@@ -503,13 +499,13 @@ impl Inner {
 
     /// Sends a record. One task waits for the records in flight, in their order.
     fn send(self: &Rc<Self>, draft: Draft) {
-        let Draft { items, count, steps, data, mut writes, answers, charges, data_bytes } = draft;
+        let Draft { items, count, steps, data, mut writes, answers, data_bytes } = draft;
         self.unflushed_bytes.set(self.unflushed_bytes.get() + data_bytes as u64);
         let appended = self.start_data(&data).and_then(|data| {
             writes.extend(data);
             self.log.append(&items, count, writes)
         });
-        let flight = Flight { appended, steps, charges, answers };
+        let flight = Flight { appended, steps, answers };
         self.commits.flights.borrow_mut().push_back(flight);
         if !self.commits.has_lander.replace(true) {
             let pool = self.clone();
@@ -521,7 +517,7 @@ impl Inner {
     async fn land(self: Rc<Self>) {
         loop {
             let Some(flight) = self.commits.flights.borrow_mut().pop_front() else { break };
-            let Flight { appended, mut steps, charges, answers } = flight;
+            let Flight { appended, mut steps, answers } = flight;
             if seeded::on(Bug::MapTooEarly) {
                 self.apply(self.applied.get().number, std::mem::take(&mut steps));
             }
@@ -533,10 +529,7 @@ impl Inner {
                 Ok(end) => {
                     let record = end.number - 1;
                     self.applied.set(end);
-                    for (vdisk, blocks) in charges {
-                        let in_flight = &vdisk.charges.in_flight;
-                        in_flight.set(in_flight.get() - blocks);
-                    }
+                    steps.iter().for_each(Step::landed);
                     self.apply(record, steps);
                     for (done, snapshots) in answers {
                         done.set(Ok(snapshots));

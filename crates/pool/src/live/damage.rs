@@ -3,8 +3,6 @@
 //! A line with a damaged node keeps its trees. Its further changes are in a new tree above them, so they are durable, and
 //! reads fail only in the range of the damaged node. The space of blocks that only the damaged node refers to stays in use.
 
-use std::rc::Rc;
-
 use block::{Error, ErrorKind, Result};
 
 use super::nodes::{Attempt, Passes};
@@ -84,7 +82,7 @@ impl Inner {
     }
 
     /// Returns the damage that checkpoints have met: for each vdisk the newest.
-    pub fn damage(self: &Rc<Self>) -> Vec<String> {
+    pub fn damage(&self) -> Vec<String> {
         self.damage.borrow().values().cloned().collect()
     }
 }

@@ -138,13 +138,9 @@ impl Inner {
         if newest.family == 0 {
             return Ok(all);
         }
-        for line in self.lines(newest.vdisk).await?.into_iter().skip(1) {
-            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
-            // Without a head, only snapshots have the blocks.
-            let of = row.as_ref().map(Account::of).unwrap_or_default();
-            all.dead += of.head + of.dead;
-            all.nodes += of.nodes;
-        }
+        let older = self.account_of_older(newest.vdisk).await?;
+        all.dead += older.dead;
+        all.nodes += older.nodes;
         Ok(all)
     }
 

@@ -74,7 +74,8 @@ impl Nodes {
         env: &Env,
         lower: &Lower,
         room: Rc<Room>,
-        (cache_nodes, heals): (usize, bool),
+        cache_nodes: usize,
+        heals: bool,
     ) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),

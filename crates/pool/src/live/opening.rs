@@ -235,7 +235,7 @@ fn inner(
     let extents = first..first + superblock.log_bytes.div_ceil(geometry.extent_bytes);
     let room = Room::new(Space::new(geometry, ALLOCATOR, extents));
     let cache_nodes = (options.cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
-    let nodes = Nodes::new(env, lower, room.clone(), (cache_nodes, !options.read_only));
+    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, !options.read_only);
     let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
     let numbers_end = superblock.numbers_end;
     Ok(Inner {

@@ -26,6 +26,18 @@ pub enum Step {
     OwnNumbers(u64),
 }
 
+impl Step {
+    /// Notes that the record of the step is no longer in flight.
+    pub fn landed(&self) {
+        if let Self::Changed(vdisk, RunChange { run, .. }) = self
+            && run.kind.has_blocks()
+        {
+            let in_flight = &vdisk.charges.in_flight;
+            in_flight.set(in_flight.get() - run.blocks);
+        }
+    }
+}
+
 /// Takes the blocks that a change in memory overwrites.
 struct Overwrites<'p> {
     pool: &'p Inner,

@@ -224,9 +224,7 @@ impl VdiskRow {
             None => Ok(()),
         }
     }
-}
 
-impl VdiskRow {
     /// Returns the number of the first line that had the name.
     pub fn first_line(&self) -> u64 {
         if self.family == 0 { self.vdisk } else { self.family }
