@@ -365,7 +365,8 @@ struct Loop(String);
 
 impl Loop {
     fn over(dir: &Dir, file: &str) -> Self {
-        let made = tool(dir, "losetup", &["-f", "--show", file]);
+        // A cairn attach locks this file too while it takes a loop device.
+        let made = tool(dir, "flock", &["/dev/loop-control", "losetup", "-f", "--show", file]);
         assert_eq!(made.code, 0, "{made:?}");
         Self(made.out.trim().to_owned())
     }

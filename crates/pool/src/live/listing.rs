@@ -134,7 +134,12 @@ impl Inner {
 
     /// Returns the account of a vdisk with those of the lines that had its name before rollbacks.
     async fn account_of_name(&self, newest: &VdiskRow) -> Result<Account> {
-        let mut all = Account::of(newest);
+        // The row in the table may be that of a checkpoint that still runs, which the trees in memory do not show.
+        let loaded = self.vdisks.borrow().get(&newest.vdisk).cloned();
+        let mut all = match loaded {
+            Some(vdisk) => Account::of(&vdisk.row.borrow()),
+            None => Account::of(newest),
+        };
         if newest.family == 0 {
             return Ok(all);
         }
