@@ -1,4 +1,5 @@
-//! Columns of numbers in a node: each number is a base and some bits.
+//! Columns of numbers in a node: each number is a base and some bits. The bits of one item are adjacent, so a lookup
+//! finds them in one or two cache lines.
 
 use super::node::{DESCRIPTOR_BYTES, HEADER_BYTES, NODE_BYTES};
 
@@ -13,11 +14,11 @@ pub(super) type Buffer = [u8; NODE_BYTES + SLACK_BYTES];
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Column {
     base: u64,
-    /// The lowest bits, as many as the width.
-    mask: u64,
-    /// First bit in the node.
-    start: u32,
-    width: u32,
+    /// Bit in the node at which the number of the first item begins.
+    start: u16,
+    /// Bits from the number of one item to that of the next.
+    stride: u16,
+    width: u8,
 }
 
 /// Widest column whose numbers never cross eight bytes from their first byte on.
@@ -29,31 +30,27 @@ const GUESSED_BITS: u32 = 48;
 /// Steps of a search that guess the position from the numbers, before it halves the range.
 const GUESSES_MAX: usize = 4;
 
-/// Returns a number with the lowest `width` bits set.
-fn mask(width: u32) -> u64 {
-    u64::MAX.checked_shr(64 - width).unwrap_or(0)
-}
-
 fn load(bytes: &Buffer, at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 impl Column {
-    pub fn new(base: u64, start_bytes: usize, width: u32) -> Self {
-        Self { base, mask: mask(width), start: start_bytes as u32 * 8, width }
+    pub fn new(base: u64, start: usize, stride: usize, width: u32) -> Self {
+        Self { base, start: start as u16, stride: stride as u16, width: width as u8 }
     }
 
-    /// Returns the bits of item `n`, without the base.
+    /// Returns the bits of item `n`, without the base. The width must not be 0.
     #[inline]
     fn bits(&self, bytes: &Buffer, n: usize) -> u64 {
-        let bit = self.start as usize + n * self.width as usize;
-        // The mask changes nothing, and spares a check of the range.
+        let bit = usize::from(self.start) + n * usize::from(self.stride);
+        let width = u32::from(self.width);
+        // The mask of the position changes nothing, and spares a check of the range.
         let (at, shift) = ((bit / 8) & (NODE_BYTES - 1), bit as u32 % 8);
         let mut bits = load(bytes, at) >> shift;
-        if self.width > NARROW_BITS && shift + self.width > 64 {
+        if width > NARROW_BITS && shift + width > 64 {
             bits |= u64::from(bytes[at + 8]) << (64 - shift);
         }
-        bits & self.mask
+        bits & u64::MAX >> (64 - width)
     }
 
     /// Returns the number of item `n`.
@@ -67,25 +64,35 @@ impl Column {
 
     /// Whether the numbers of the first `items` items have at most 64 bits.
     pub fn is_sound(&self, bytes: &Buffer, items: usize) -> bool {
-        self.base.checked_add(self.mask).is_some()
+        self.width == 0
+            || self.base.checked_add(u64::MAX >> (64 - u32::from(self.width))).is_some()
             || (0..items).all(|n| self.base.checked_add(self.bits(bytes, n)).is_some())
     }
 
-    /// Returns the number of items, of the first `items`, that are not above `wanted`. The numbers must be sorted.
+    /// Returns the number of items, of the first `items`, that are not above `wanted`. The numbers must be sorted, and not
+    /// above `highest`: with it, the last one need not be loaded.
     #[inline]
-    pub fn count_up_to(&self, bytes: &Buffer, items: usize, wanted: u64) -> usize {
+    pub fn count_up_to(
+        &self,
+        bytes: &Buffer,
+        items: usize,
+        wanted: u64,
+        highest: Option<u64>,
+    ) -> usize {
         let Some(wanted) = wanted.checked_sub(self.base) else { return 0 };
         if self.width == 0 {
             return items;
         }
         // The answer is in low..=high. The number before low is `below`, the one at high is `above`.
         let (mut low, mut high) = (0, items);
-        let (mut below, mut above) = (0, self.bits(bytes, items - 1).saturating_add(1));
+        let highest = highest.and_then(|highest| highest.checked_sub(self.base));
+        let highest = highest.unwrap_or_else(|| self.bits(bytes, items - 1));
+        let (mut below, mut above) = (0, highest.saturating_add(1));
         if wanted >= above {
             return items;
         }
         // Keys are often spread evenly. Products of wider ones would not fit into 64 bits.
-        let guesses = if self.width <= GUESSED_BITS { GUESSES_MAX } else { 0 };
+        let guesses = if u32::from(self.width) <= GUESSED_BITS { GUESSES_MAX } else { 0 };
         for _ in 0..guesses {
             if low == high {
                 return low;
@@ -150,15 +157,22 @@ impl<const N: usize> Shape<N> {
     pub fn add(&mut self, values: &Values<N>, tail_bytes: usize) {
         let index = values.index.map(|(column, _)| column);
         let mut is_wider = false;
+        // Most items are inside of all ranges, which is found without a branch for each column.
+        let mut outside = 0;
         for column in 0..N {
             let number = values.numbers[column];
             let is_outside = number < self.min[column] || number > self.max[column];
-            if is_outside && values.unused >> column & 1 == 0 {
-                let before = (self.is_present(column, index), self.width(column));
-                self.min[column] = self.min[column].min(number);
-                self.max[column] = self.max[column].max(number);
-                is_wider |= before != (self.is_present(column, index), self.width(column));
-            }
+            outside |= u16::from(is_outside) << column;
+        }
+        outside &= !values.unused;
+        while outside != 0 {
+            let column = outside.trailing_zeros() as usize;
+            outside &= outside - 1;
+            let number = values.numbers[column];
+            let before = (self.is_present(column, index), self.width(column));
+            self.min[column] = self.min[column].min(number);
+            self.max[column] = self.max[column].max(number);
+            is_wider |= before != (self.is_present(column, index), self.width(column));
         }
         if let Some((column, true)) = values.index
             && values.numbers[column] != self.items as u64
@@ -183,10 +197,10 @@ impl<const N: usize> Shape<N> {
         }
     }
 
-    /// Upper bound of the bytes of a node with these items.
+    /// Returns the bytes of a node with these items.
     #[inline]
     pub fn bytes(&self) -> usize {
-        let columns = self.items * self.item_bits / 8 + self.present;
+        let columns = (self.items * self.item_bits).div_ceil(8);
         HEADER_BYTES + DESCRIPTOR_BYTES * self.present + columns + self.tail_bytes
     }
 
@@ -206,29 +220,48 @@ impl<const N: usize> Shape<N> {
     }
 }
 
-/// Writes one column's numbers, one after the other, into a node that is zero there.
-#[derive(Default)]
-pub(super) struct ColumnWriter {
-    base: u64,
-    width: u32,
-    bit: usize,
+/// Writes numbers one behind the other into a node.
+pub(super) struct BitWriter {
+    /// Byte of the node at which `bits` begin.
+    at: usize,
+    bits: u64,
+    /// Number of bits that fill no byte yet.
+    count: u32,
 }
 
-impl ColumnWriter {
-    pub fn new(base: u64, start_bytes: usize, width: u32) -> Self {
-        Self { base, width, bit: start_bytes * 8 }
+/// Widest number that fits into eight bytes behind the bits of a byte that is not full.
+const PUT_BITS_MAX: u32 = 56;
+
+impl BitWriter {
+    /// Begins at a byte of a node.
+    pub fn new(at: usize) -> Self {
+        Self { at, bits: 0, count: 0 }
     }
 
-    /// Writes the next number; `None` for an item without a number in this column.
+    /// Writes the lowest `width` bits of a number that has no others.
     #[inline]
-    pub fn put(&mut self, bytes: &mut Buffer, number: Option<u64>) {
-        let bits = number.map_or(0, |number| number - self.base);
-        let (at, shift) = ((self.bit / 8) & (NODE_BYTES - 1), self.bit as u32 % 8);
-        let word = load(bytes, at) | bits << shift;
-        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        if shift + self.width > 64 {
-            bytes[at + 8] |= (bits >> (64 - shift)) as u8;
+    pub fn put(&mut self, bytes: &mut Buffer, number: u64, width: u32) {
+        if width > PUT_BITS_MAX {
+            self.put_narrow(bytes, number & u64::from(u32::MAX), 32);
+            return self.put_narrow(bytes, number >> 32, width - 32);
         }
-        self.bit += self.width as usize;
+        self.put_narrow(bytes, number, width);
+    }
+
+    #[inline]
+    fn put_narrow(&mut self, bytes: &mut Buffer, number: u64, width: u32) {
+        self.bits |= number << self.count;
+        // The mask changes nothing, and spares a check of the range.
+        let at = self.at & (NODE_BYTES - 1);
+        bytes[at..at + 8].copy_from_slice(&self.bits.to_le_bytes());
+        self.count += width;
+        self.bits >>= self.count & !7;
+        self.at += self.count as usize / 8;
+        self.count %= 8;
+    }
+
+    /// Returns the byte behind the last bits.
+    pub fn end(&self) -> usize {
+        self.at + self.count.div_ceil(8) as usize
     }
 }

@@ -86,11 +86,12 @@ impl Node {
         Place { form: place.form, level: place.level - 1, low: self.child_key(n), high }
     }
 
-    /// Returns the number of the child of an inner node that can have items with `key`: the last one that does not
-    /// begin behind it.
+    /// Returns the number of the child of an inner node at `place` that can have items with `key`: the last one that
+    /// does not begin behind it.
     #[inline]
-    pub(super) fn child_with(&self, key: &Key) -> usize {
-        let mut up_to = self.columns[0].count_up_to(&self.bytes, self.items, key[0]);
+    pub(super) fn child_with(&self, key: &Key, place: &Place) -> usize {
+        let highest = place.high.map(|high| high[0]);
+        let mut up_to = self.columns[0].count_up_to(&self.bytes, self.items, key[0], highest);
         while up_to > 1 && self.child_key(up_to - 1) > *key {
             // The same first word, and a larger one behind it.
             up_to = self.partition(key, up_to);

@@ -127,10 +127,11 @@ impl Node {
         &self.bytes[self.tail + from * sum_bytes..][..count * sum_bytes]
     }
 
-    /// Returns the number of runs of the leaf with a first block not above `block`.
+    /// Returns the number of runs of the leaf at `place` with a first block not above `block`.
     #[inline]
-    pub(super) fn runs_up_to(&self, block: u64) -> usize {
-        self.columns[BLOCK].count_up_to(&self.bytes, self.items, block)
+    pub(super) fn runs_up_to(&self, block: u64, place: &Place) -> usize {
+        let highest = place.high.map(|high| high[0]);
+        self.columns[BLOCK].count_up_to(&self.bytes, self.items, block, highest)
     }
 
     /// Returns the number of blocks that the runs of the leaf cover.

@@ -151,7 +151,7 @@ impl<'a, S: Store> Reader<'a, S> {
         let Some((node, place)) = self.leaf(layer, &last).await? else {
             return Ok(Found::Gap(BLOCKS_MAX));
         };
-        let behind = node.runs_up_to(block);
+        let behind = node.runs_up_to(block, &place);
         let next = match behind < node.items() {
             true => node.run_block(behind),
             false => place.high.map_or(BLOCKS_MAX, |high| high[0]),
@@ -177,10 +177,10 @@ impl<'a, S: Store> Reader<'a, S> {
     /// Looks for an older birth of the blocks of `run`, in an earlier leaf.
     async fn find_older(&mut self, layer: usize, run: &Run) -> Result<Found> {
         let key = [run.block, self.layers[layer].limit, u64::MAX, u64::MAX];
-        let Some((node, _)) = self.leaf(layer, &key).await? else {
+        let Some((node, place)) = self.leaf(layer, &key).await? else {
             return Ok(Found::Gap(run.end()));
         };
-        let mut n = node.runs_up_to(run.block);
+        let mut n = node.runs_up_to(run.block, &place);
         while let Some(before) = n.checked_sub(1) {
             let older = node.run(before);
             if older.block != run.block {
@@ -210,7 +210,7 @@ impl<'a, S: Store> Reader<'a, S> {
             if place.level == 0 {
                 break node;
             }
-            let child = node.child_with(key);
+            let child = node.child_with(key, &place);
             pointer = node.child(child);
             place = node.child_place(child, &place);
         };

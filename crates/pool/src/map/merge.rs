@@ -116,7 +116,7 @@ impl Frame {
     /// Skips all children that end before `key`.
     pub fn skip_to(&mut self, key: &Key) {
         if let Some(node) = &self.node {
-            self.index = self.index.max(node.child_with(key));
+            self.index = self.index.max(node.child_with(key, &self.place));
         }
     }
 }

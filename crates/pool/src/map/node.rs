@@ -7,7 +7,7 @@ use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::columns::{Buffer, Column, ColumnWriter, SLACK_BYTES, Shape, Values};
+use super::columns::{BitWriter, Buffer, Column, SLACK_BYTES, Shape, Values};
 use super::root::{Form, TreeKind};
 use super::run::Number;
 use crate::{Address, BLOCK_BYTES, NUMBER_MAX};
@@ -225,25 +225,28 @@ impl Node {
         {
             return Err(format!("has {items} items, {used} bytes and columns {present:#x}"));
         }
-        let mut start = HEADER_BYTES + DESCRIPTOR_BYTES * present.count_ones() as usize;
-        let mut descriptors = HEADER_BYTES;
+        let start = HEADER_BYTES + DESCRIPTOR_BYTES * present.count_ones() as usize;
+        let width_of = |n: usize| usize::from(self.bytes[HEADER_BYTES + n * DESCRIPTOR_BYTES]);
+        let widths = || (0..present.count_ones() as usize).map(width_of);
+        let stride: usize = widths().sum();
+        let end = start + (items * stride).div_ceil(8);
+        if widths().any(|width| width > 64) || end > used {
+            return Err(format!("has items of {stride} bits, beyond its end"));
+        }
+        let (mut bit, mut descriptor) = (start * 8, HEADER_BYTES);
         for column in (0..COLUMNS_MAX).filter(|column| present >> column & 1 == 1) {
-            let width = u32::from(self.bytes[descriptors]);
-            let base = &self.bytes[descriptors + 1..descriptors + DESCRIPTOR_BYTES];
+            let width = u32::from(self.bytes[descriptor]);
+            let base = &self.bytes[descriptor + 1..descriptor + DESCRIPTOR_BYTES];
             let base = u64::from_le_bytes(base.try_into().expect("eight bytes"));
-            let end = start + (items * width as usize).div_ceil(8);
-            if width > 64 || end > used {
-                return Err(format!("has column {column} with {width} bits, beyond its end"));
-            }
-            self.columns[column] = Column::new(base, start, width);
+            self.columns[column] = Column::new(base, bit, stride, width);
             if !self.columns[column].is_sound(&self.bytes, items) {
                 return Err(format!("has a number of more than 64 bits in column {column}"));
             }
-            (start, descriptors) = (end, descriptors + DESCRIPTOR_BYTES);
+            (bit, descriptor) = (bit + width as usize, descriptor + DESCRIPTOR_BYTES);
         }
-        (self.items, self.tail, self.present) = (items, start, present);
+        (self.items, self.tail, self.present) = (items, end, present);
         let tail_bytes = place.form.tail_bytes(place.level, items, extra);
-        if tail_bytes.is_none_or(|tail_bytes| start + tail_bytes != used) {
+        if tail_bytes.is_none_or(|tail_bytes| end + tail_bytes != used) {
             return Err(format!("uses {used} bytes, which its items do not"));
         }
         match self.bytes[used..].iter().all(|byte| *byte == 0) {
@@ -323,33 +326,38 @@ pub(super) fn encode<const N: usize>(
         checksum: 0,
     };
     let present = (0..N).filter(|column| shape.is_present(*column, index));
-    let mut start = HEADER_BYTES + DESCRIPTOR_BYTES * present.clone().count();
-    let mut descriptor = HEADER_BYTES;
-    let mut writers: [(usize, ColumnWriter); N] = std::array::from_fn(|_| Default::default());
-    let mut wide = 0;
+    let start = HEADER_BYTES + DESCRIPTOR_BYTES * present.clone().count();
+    let stride: usize = present.clone().map(|column| shape.width(column) as usize).sum();
+    let end = start + (shape.items * stride).div_ceil(8);
+    assert!(end + tails.len() <= NODE_BYTES, "the items of a node fit");
+    let (mut bit, mut descriptor) = (start * 8, HEADER_BYTES);
+    // The columns with bits: number, base, width.
+    let mut wide = [(0, 0, 0); N];
+    let mut count = 0;
     for column in present {
         let (base, width) = (shape.base(column), shape.width(column));
         node.bytes[descriptor] = width as u8;
         node.bytes[descriptor + 1..descriptor + DESCRIPTOR_BYTES]
             .copy_from_slice(&base.to_le_bytes());
-        node.columns[column] = Column::new(base, start, width);
+        node.columns[column] = Column::new(base, bit, stride, width);
         node.present |= 1 << column;
         if width > 0 {
-            writers[wide] = (column, ColumnWriter::new(base, start, width));
-            wide += 1;
+            wide[count] = (column, base, width);
+            count += 1;
         }
-        start += (shape.items * width as usize).div_ceil(8);
-        descriptor += DESCRIPTOR_BYTES;
+        (bit, descriptor) = (bit + width as usize, descriptor + DESCRIPTOR_BYTES);
     }
-    assert!(start + tails.len() <= NODE_BYTES, "the items of a node fit");
+    let mut writer = BitWriter::new(start);
     for values in items {
-        for (column, writer) in &mut writers[..wide] {
+        for (column, base, width) in &wide[..count] {
             let is_used = values.unused >> *column & 1 == 0;
-            writer.put(&mut node.bytes, is_used.then_some(values.numbers[*column]));
+            let bits = if is_used { values.numbers[*column] - base } else { 0 };
+            writer.put(&mut node.bytes, bits, *width);
         }
     }
-    node.bytes[start..start + tails.len()].copy_from_slice(tails);
-    node.tail = start;
+    debug_assert_eq!(writer.end(), end, "the items have the bits of their shape");
+    node.bytes[end..end + tails.len()].copy_from_slice(tails);
+    node.tail = end;
     let is_leaf_of_runs = head.level == 0 && head.form.kind.has_runs();
     let sum_bytes = if is_leaf_of_runs { head.form.sums.bytes() } else { 0 };
     let header = Header {
@@ -362,7 +370,7 @@ pub(super) fn encode<const N: usize>(
         birth: number_bytes(head.birth),
         items: (shape.items as u16).into(),
         columns: node.present.into(),
-        used: ((start + tails.len()) as u16).into(),
+        used: ((end + tails.len()) as u16).into(),
         extra: match sum_bytes {
             0 => head.form.key_bytes.into(),
             _ => ((tails.len() / sum_bytes as usize) as u16).into(),

@@ -93,21 +93,19 @@ fn golden_leaf() -> Vec<u8> {
         width_and_base(2, 0),
     ]
     .concat();
-    // The columns: 35 bits a block, 30 bits a length, and so on. The length of the hole is 2^30 - 1 more than 1.
-    let blocks: u128 = 0x100 << 35 | ((1 << 35) - 0x100) << 70;
-    let lengths: u128 = 2 | ((1 << 30) - 1) << 30;
-    let columns: Vec<u8> = [
-        blocks.to_le_bytes()[..14].to_vec(),
-        lengths.to_le_bytes()[..12].to_vec(),
-        vec![0x40, 0x08, 0],
-        vec![0b100],
-        vec![6, 0],
-        vec![0b00_11_01],
-        vec![0b001],
-        vec![0b11_11_00],
-        (7..19).chain(1..5).collect(),
-    ]
-    .concat();
+    // 80 bits an item: 35 bits a block, 30 bits a length, and so on. The length of the hole is 2^30 - 1 more than 1.
+    let items: [[u128; 8]; 3] = [
+        [0, 2, 0, 0, 6, 1, 1, 0],
+        [0x100, (1 << 30) - 1, 0x21, 0, 0, 3, 0, 3],
+        [(1 << 35) - 0x100, 0, 0, 1, 0, 0, 0, 3],
+    ];
+    let starts = [0, 35, 65, 71, 72, 75, 77, 78];
+    let item = |numbers: [u128; 8]| {
+        let bits: u128 = numbers.iter().zip(starts).map(|(number, start)| number << start).sum();
+        bits.to_le_bytes()[..10].to_vec()
+    };
+    let mut columns = items.map(item).concat();
+    columns.extend((7..19).chain(1..5));
     let used = (32 + descriptors.len() + columns.len()) as u16;
     let mut golden = parts(&[
         (0, b"CNOD\x01\x02\x00\x04\x02\x01"),
@@ -158,14 +156,15 @@ fn leaf_of_dead_entries_encodes_to_golden_bytes() {
     let root = block_on(merge_dead(&store, &tree, changes, options(7), &mut found)).unwrap().root;
     let golden = parts(&[
         (0, &[b'C', b'N', b'O', b'D', 1, 4, 0, 0, 3]),
-        (16, &[7, 0, 0, 0, 0, 0, 2, 0, 0x3f, 0, 91, 0]),
+        (16, &[7, 0, 0, 0, 0, 0, 2, 0, 0x3f, 0, 88, 0]),
         (32, &[1, 8]),
         (41, &[1, 0]),
         (50, &[2, 1]),
         (59, &[2, 0]),
         (68, &[0, 5]),
         (77, &[1, 0]),
-        (86, &[0b10, 0b01, 0b0011, 0b0010, 0b10]),
+        // Seven bits an entry: 0, 1, 3, 2, 0 in 1, 1, 2, 2, 1 bits; then 1, 0, 0, 0, 1.
+        (86, &[0xae, 0x20]),
     ]);
     same(&bytes_at(&store, &root.top.unwrap().0), &golden);
     // Blocks of nodes do not count.
