@@ -1,5 +1,6 @@
 //! Tests of the on-disk format of pools: golden bytes, refusal of damaged fields, crashes between superblock writes.
 
+mod allocators;
 #[path = "../bodies/mod.rs"]
 mod bodies;
 mod fuzz_smoke;
