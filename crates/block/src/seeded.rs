@@ -215,6 +215,8 @@ bugs! {
     MapTooEarly = "152",
     /// 153 the nodes of a settled snapshot without a successor are not freed
     SettledNodesStay = "153",
+    /// 154 a pool discards a freed block below before the record that freed it is proven
+    DiscardedUnproven = "154",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -285,7 +285,13 @@ impl DeviceConfig {
 
     /// Returns the value of an option that is a switch; off if it was not set.
     pub fn switch(&self, option: &OptionSpec) -> bool {
-        matches!(self.find(option), Some(Value::Switch(true)))
+        self.switch_or(option, false)
+    }
+
+    /// Returns the value of an option that is a switch, or `default` if it was not set.
+    pub fn switch_or(&self, option: &OptionSpec, default: bool) -> bool {
+        let Some(Value::Switch(value)) = self.find(option) else { return default };
+        *value
     }
 
     /// Returns the text of an option with a word, a path, a member's name or any text, if it was set.

@@ -74,6 +74,8 @@ pub struct Disk {
     pub writes: Cell<u64>,
     /// Number of reads so far.
     pub reads: Cell<u64>,
+    /// Number of bytes in discards so far. A discarded byte is zero.
+    pub discarded: Cell<u64>,
     trace: Trace,
 }
 
@@ -87,6 +89,7 @@ impl Disk {
             flushes: Cell::default(),
             writes: Cell::default(),
             reads: Cell::default(),
+            discarded: Cell::default(),
             trace: trace.clone(),
         })
     }
@@ -117,9 +120,11 @@ impl Disk {
                     fails.writes_left = Some(left - 1);
                     self.fails.set(fails);
                 }
+                self.writes.set(self.writes.get() + 1);
                 self.put(range.start() as usize, &data.read());
             }
             Op::WriteZeroes { range, .. } => {
+                self.writes.set(self.writes.get() + 1);
                 self.put(range.start() as usize, &vec![0; range.len() as usize]);
             }
             Op::Flush => {
@@ -129,14 +134,16 @@ impl Disk {
                 self.flushes.set(self.flushes.get() + 1);
                 self.trace.note(Event::Flush { disk: self.number });
             }
-            Op::Discard { .. } => {}
+            Op::Discard { range, .. } => {
+                self.discarded.set(self.discarded.get() + range.len());
+                self.put(range.start() as usize, &vec![0; range.len() as usize]);
+            }
             Op::Status { .. } => unreachable!("no test asks for block status"),
         }
         Ok(())
     }
 
     fn put(&self, at: usize, data: &[u8]) {
-        self.writes.set(self.writes.get() + 1);
         self.bytes.borrow_mut()[at..at + data.len()].copy_from_slice(data);
         self.trace.note(Event::Write { disk: self.number, at, data: Rc::from(data) });
     }

@@ -250,6 +250,7 @@ async fn clone(pool: &Pool, args: &CloneArgs) -> Result<()> {
 pub fn report(opening: &Opening) -> Report {
     let mut report = Report { counters: vec![("open", opening.held())], ..Report::default() };
     if let Some(pool) = opening.now() {
+        report.counters.push(("failed", pool.undiscarded()));
         let usage = pool.usage();
         let taken_bytes = usage.data_bytes + usage.node_bytes;
         report.room = Some(SpaceUse { taken_bytes, of_bytes: taken_bytes + usage.free_bytes });

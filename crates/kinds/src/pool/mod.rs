@@ -24,11 +24,12 @@ use std::rc::Rc;
 use ::pool::BLOCK_BYTES;
 use ::pool::cell::PoolCell;
 use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
+use ::pool::live::Options;
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Info, Needs, Result};
+use block::{Info, Needs, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, OptionSpec, Plan, Scope, Summary, ValueType,
@@ -63,7 +64,7 @@ pub const KIND: Kind = Kind {
     summary: "holds virtual disks with snapshots and clones",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[CACHE],
+    options: &[CACHE, DISCARD],
     capabilities: Capabilities { keeps_objects: true, holds_volumes: true, ..Capabilities::NONE },
     verbs: VERBS,
     maker: Maker::Stateful {
@@ -86,13 +87,28 @@ pub(crate) const CACHE: OptionSpec = OptionSpec {
     help: "memory that caches nodes of the maps; 64MiB if not set",
 };
 
+/// The option with which freed blocks are discarded below.
+pub(crate) const DISCARD: OptionSpec = OptionSpec {
+    name: "discard",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "whether blocks that become free are discarded on the device below; true if not set",
+};
+
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 const CACHE_BYTES_MAX: u64 = 64 << 30;
 
-/// Returns the bytes of memory for nodes of trees that the spec gives.
-pub(crate) fn cache_bytes(given: &DeviceConfig) -> u64 {
-    given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT)
+/// Returns how to open the pool of a device, by its spec and by the device below.
+pub(crate) fn options(given: &DeviceConfig, below: &Info, store: &dyn StateStore) -> Options {
+    Options {
+        cache_bytes: given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT),
+        read_only: below.read_only,
+        accept_loss: store.accepts_loss(),
+        discard: given.switch_or(&DISCARD, true),
+    }
 }
 
 /// Checks that a pool can be on the lower of a device.
@@ -137,7 +153,9 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, state, .. } = making;
-    let opening = Opening::new(env, lowers.remove(0), state, cache_bytes(config));
+    let lower = lowers.remove(0);
+    let options = options(config, lower.info(), &*state);
+    let opening = Opening::new(env, lower, state, options);
     Box::pin(async move {
         opening.begin(async |_| Ok(())).await?;
         Ok(Rc::new(PoolDevice::new(opening)) as Rc<dyn AnyDevice>)

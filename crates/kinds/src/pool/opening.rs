@@ -43,14 +43,12 @@ pub struct Held {
 
 impl Opening {
     /// Creates the opening of a pool, which is not open yet.
-    pub fn new(env: &Env, lower: Lower, store: Rc<dyn StateStore>, cache_bytes: u64) -> Rc<Self> {
-        let read_only = lower.info().read_only;
-        let accept_loss = store.accepts_loss();
+    pub fn new(env: &Env, lower: Lower, store: Rc<dyn StateStore>, options: Options) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),
-            kept: Kept::new(store, 1, read_only),
+            kept: Kept::new(store, 1, options.read_only),
             lower,
-            options: Options { cache_bytes, read_only, accept_loss },
+            options,
             pool: OnceCell::new(),
             preview: OnceCell::new(),
             broken: RefCell::default(),

@@ -30,7 +30,7 @@ use kind::{
 
 use crate::pool::opening::Opening;
 use crate::pool::verbs::{Keep, ListSnapshots, SetLabel, SetQuota, SetTaking, Snapshot};
-use crate::pool::{CACHE, cache_bytes, describe, faults_below, volume};
+use crate::pool::{CACHE, DISCARD, describe, faults_below, options, volume};
 use device::Versioned;
 
 /// Commands of a versioned device.
@@ -51,7 +51,7 @@ pub const KIND: Kind = Kind {
     summary: "keeps snapshots of its bytes",
     manual: include_str!("manual.md"),
     lowers: Lowers::One,
-    options: &[SIZE, CACHE],
+    options: &[SIZE, CACHE, DISCARD],
     capabilities: Capabilities { keeps_objects: true, holds_volumes: true, ..Capabilities::NONE },
     verbs: VERBS,
     maker: Maker::Stateful {
@@ -96,7 +96,9 @@ fn only_vdisk() -> VdiskName {
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, state, .. } = making;
-    let opening = Opening::new(env, lowers.remove(0), state, cache_bytes(config));
+    let lower = lowers.remove(0);
+    let options = options(config, lower.info(), &*state);
+    let opening = Opening::new(env, lower, state, options);
     let size = config.size(&SIZE).unwrap_or_default();
     Box::pin(async move {
         let fill = async move |pool: &::pool::live::Pool| {

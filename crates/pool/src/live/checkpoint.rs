@@ -149,7 +149,7 @@ impl Inner {
             lines.push(self.merge_line(&passes, line).await?);
         }
         let origins = self.list_origins(&passes, &mut lines).await?;
-        self.write_rows(&lines);
+        let ended = self.write_rows(&lines);
         let mut trees = BTreeMap::new();
         let mut found = Found::default();
         let last = [Table::Extents, Table::Free];
@@ -163,6 +163,8 @@ impl Inner {
         self.log.flush_device().await?;
         let superblock = self.superblock(cut.number, cut.log, &trees, flags);
         self.roots.write(&superblock).await?;
+        // Until this root counts, an opening may need the snapshots under the removed vdisks.
+        self.ended.borrow_mut().extend(ended);
         self.count(superblock, &trees, lines, origins);
         Ok(())
     }
@@ -583,21 +585,23 @@ impl Inner {
     }
 
     /// Writes the rows of the lines that a checkpoint has changed, with their accounts, and removes those of lines without
-    /// a version.
-    fn write_rows(&self, lines: &[Trees]) {
+    /// a version. Returns these lines, with the snapshots on which they have holds.
+    fn write_rows(&self, lines: &[Trees]) -> Vec<(u64, VersionId)> {
+        let mut ended = Vec::new();
         for Trees { vdisk, kept, account, .. } in lines {
             if !vdisk.is_head_removed() || kept.numbers().next().is_some() {
                 self.tables.put_taken(&row_at_cut(vdisk, kept, account));
                 continue;
             }
             if let Some(origin) = &*vdisk.origin.borrow() {
-                self.ended.borrow_mut().push((vdisk.number, origin.id()));
+                ended.push((vdisk.number, origin.id()));
             }
             let line = [vdisk.row.borrow().first_line(), vdisk.number];
             self.tables.remove_taken(Table::Lines, &line.map(u64::to_be_bytes).concat());
             self.tables.remove_taken(Table::Vdisks, &vdisk.number.to_be_bytes());
             self.tables.remove_taken(Table::Owners, &vdisk.number.to_be_bytes());
         }
+        ended
     }
 
     /// Merges the tables of space. Their nodes are in extents of their own, so that writing them changes no row.

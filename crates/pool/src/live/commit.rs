@@ -80,7 +80,7 @@ struct Waiting {
 #[derive(Default)]
 pub struct Commits {
     queue: RefCell<VecDeque<Waiting>>,
-    has_leader: Cell<bool>,
+    pub has_leader: Cell<bool>,
     /// The records in flight.
     flights: RefCell<VecDeque<Flight>>,
     has_lander: Cell<bool>,

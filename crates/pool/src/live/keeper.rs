@@ -1,4 +1,5 @@
-//! The keeper of a pool: the task that flushes and writes checkpoints without a request.
+//! The tasks of a pool that work without a request: the keeper flushes and writes checkpoints, others follow each
+//! checkpoint.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,23 +16,51 @@ const UNFLUSHED_MAX: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Starts the keeper.
+    /// Starts the keeper, and the tasks that follow checkpoints.
     pub fn begin_keeping(self: &Rc<Self>) {
         let pool = self.clone();
         self.tasks.spawn("the keeper of a pool", async move { pool.keep_house().await });
+        // It commits, and a commit may wait until the keeper has made room in the log.
+        self.after_checkpoints("removals of a pool", async |pool| {
+            // An error makes the pool refuse changes, and the next request reports it.
+            let ended = pool.ended.take();
+            if !ended.is_empty() {
+                let _ = pool.release_holds(ended).await;
+            }
+            let _ = pool.thin_all().await;
+        });
+        if self.room.with(|space| space.discards()) {
+            self.after_checkpoints("discards of a pool", async |pool| pool.discard_free().await);
+        }
+    }
+
+    /// Starts a task that calls `work` now and after each checkpoint.
+    fn after_checkpoints(
+        self: &Rc<Self>,
+        name: &'static str,
+        work: impl AsyncFn(&Rc<Self>) + 'static,
+    ) {
+        let pool = self.clone();
+        self.tasks.spawn(name, async move {
+            while !pool.tasks.is_closing() && pool.check_writable().is_ok() {
+                let seen = pool.counted.get();
+                work(&pool).await;
+                let woken = pool
+                    .changes
+                    .until(|| pool.counted.get() != seen || pool.check_writable().is_err());
+                let closing = pool.tasks.changed().until(|| pool.tasks.is_closing());
+                let _ = first(woken, closing).await;
+            }
+        });
     }
 
     async fn keep_house(self: Rc<Self>) {
-        while !self.tasks.is_closing() && self.check_writable().is_ok() {
+        // Commits that wait for room in the log end before the keeper does.
+        let is_ending = || self.tasks.is_closing() && !self.commits.has_leader.get();
+        while !is_ending() && self.check_writable().is_ok() {
             if self.needs_checkpoint() {
                 self.wants_checkpoint.set(false);
-                // An error makes the pool refuse changes, and the next request reports it.
                 let _ = self.checkpoint(SuperblockFlags(0)).await;
-                let ended = self.ended.take();
-                if !ended.is_empty() {
-                    let _ = self.release_holds(ended).await;
-                }
-                let _ = self.thin_all().await;
                 continue;
             }
             let since = self.log.unflushed_since();
@@ -41,7 +70,7 @@ impl Inner {
                 continue;
             }
             let woken = self.changes.until(|| self.needs_checkpoint() || self.needs_flush());
-            let closing = self.tasks.changed().until(|| self.tasks.is_closing());
+            let closing = self.tasks.changed().until(is_ending);
             let _ = first(first(woken, self.env.sleep(LOOK_EVERY)), closing).await;
         }
     }

@@ -18,6 +18,7 @@
 //! | `damage.rs` | checkpoints with damaged maps |
 //! | `check.rs` | the comparison of reachable with used blocks |
 //! | `keeper.rs` | when checkpoints and flushes happen by themselves |
+//! | `discards.rs` | discards of freed blocks on the device below |
 //! | `tables.rs`, `nodes.rs`, `room.rs` | tables, nodes and space, as the rest uses them |
 
 mod account;
@@ -27,6 +28,7 @@ mod checkpoint;
 mod commit;
 mod copies;
 mod damage;
+mod discards;
 mod keeper;
 mod listing;
 mod nodes;

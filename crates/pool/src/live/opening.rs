@@ -39,6 +39,8 @@ pub struct Options {
     pub read_only: bool,
     /// Whether to go on without a flushed record that is missing.
     pub accept_loss: bool,
+    /// Whether blocks that become free are discarded on the device, if it can do so.
+    pub discard: bool,
 }
 
 /// A flushed record of the log that is missing.
@@ -233,7 +235,8 @@ fn inner(
     let base = geometry.extent_start(superblock.log_extent);
     let first = superblock.log_extent;
     let extents = first..first + superblock.log_bytes.div_ceil(geometry.extent_bytes);
-    let room = Room::new(Space::new(geometry, ALLOCATOR, extents));
+    let discards = options.discard && lower.info().discard;
+    let room = Room::new(Space::new(geometry, ALLOCATOR, extents, discards));
     let cache_nodes = (options.cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
     let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, !options.read_only);
     let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
@@ -267,6 +270,7 @@ fn inner(
         damage: RefCell::default(),
         data_freed: Cell::new(0),
         nodes_freed: Cell::new(0),
+        undiscarded: Cell::new(0),
         opened: RefCell::default(),
         epoch: Cell::new(0),
         is_replaying: Cell::new(true),

@@ -82,6 +82,8 @@ pub struct Inner {
     /// Blocks of data and nodes that checkpoints have freed.
     pub data_freed: Cell<u64>,
     pub nodes_freed: Cell<u64>,
+    /// How often discards below have failed.
+    pub undiscarded: Cell<u64>,
     /// How often each version is open, by identity.
     pub opened: RefCell<BTreeMap<VersionId, u32>>,
     /// Raised when changes in memory move: at each cut, and at the end of each checkpoint.
@@ -568,6 +570,11 @@ impl Pool {
             free_bytes: bytes(free),
             kept_bytes: bytes(counts.free.saturating_sub(free)),
         }
+    }
+
+    /// Returns how often discards below have failed since the opening.
+    pub fn undiscarded(&self) -> u64 {
+        self.0.undiscarded.get()
     }
 
     /// Returns the number of nodes that were read from the device and written to it since the opening.

@@ -156,6 +156,7 @@ impl Inner {
     /// Those of reads of tables and of commits.
     pub async fn release_holds(self: &Rc<Self>, ended: Vec<(u64, VersionId)>) -> Result<()> {
         let _turn = self.names.lock().await;
+        let mut has_left = false;
         for (holder, origin) in ended {
             let number = origin.snapshot.unwrap_or_default();
             let key = [origin.vdisk, number, holder].map(u64::to_be_bytes).concat();
@@ -171,14 +172,18 @@ impl Inner {
                 let is_nameless = row.flags.0 & SnapshotFlags::NAMELESS.0 != 0 || !has_names;
                 if row.holds == 0 && is_nameless {
                     leave(&mut rows, &mut row);
-                    self.wants_checkpoint.set(true);
+                    has_left = true;
                 }
                 rows.vdisks.push(vdisk);
                 rows.put.push(row_bytes(&row));
             }
             self.commit(Change::Rows(rows.put, rows.removed)).await?;
         }
-        self.changed();
+        // The records come first, so that the next checkpoint has them.
+        if has_left {
+            self.wants_checkpoint.set(true);
+            self.changed();
+        }
         Ok(())
     }
 

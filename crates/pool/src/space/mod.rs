@@ -5,6 +5,7 @@
 //! | `mod.rs` | extents, and where new blocks come from |
 //! | `bits.rs` | bitmaps of the blocks of an extent |
 //! | `waiting.rs` | freed blocks that are not given away yet |
+//! | `discards.rs` | freed blocks to discard on the device below |
 //! | `rows.rs` | the rows of a checkpoint |
 //!
 //! A block is free for new data in three places, and they differ in time. *Ready* blocks may be given away now. *Waiting*
@@ -12,11 +13,13 @@
 //! disk are those of the last cut.
 
 pub(crate) mod bits;
+mod discards;
 mod rows;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use block::seeded::{self, Bug};
 use block::{Result, error};
 
 use crate::extent::Content;
@@ -26,6 +29,7 @@ use crate::{ALLOCATORS_MAX, Address};
 use bits::Bits;
 use waiting::Waiting;
 
+use discards::Discards;
 pub use rows::SpaceRows;
 pub use waiting::Reading;
 
@@ -121,6 +125,8 @@ pub struct Space {
     hole_data: (u64, u32),
     hole_nodes: (u64, u32),
     waiting: Waiting,
+    /// Present if the pool discards freed blocks below.
+    discards: Option<Discards>,
     counts: Counts,
     /// Rows on disk that the running checkpoint must write again: of extents, and of free blocks.
     changed: BTreeMap<u64, BTreeSet<u32>>,
@@ -137,10 +143,11 @@ pub struct Space {
 
 impl Space {
     /// Creates the space of an allocator that has all extents of a pool. The log and the far area hold nothing else.
+    /// `discards`: whether the pool discards freed blocks on the device below.
     ///
     /// # Panics
     /// If the number of the allocator is out of range.
-    pub fn new(geometry: Geometry, owner: u32, log: std::ops::Range<u64>) -> Self {
+    pub fn new(geometry: Geometry, owner: u32, log: std::ops::Range<u64>, discards: bool) -> Self {
         assert!((1..=ALLOCATORS_MAX).contains(&owner), "allocator {owner}");
         let mut space = Self {
             geometry,
@@ -152,6 +159,7 @@ impl Space {
             hole_data: (0, 0),
             hole_nodes: (0, 0),
             waiting: Waiting::default(),
+            discards: discards.then(Discards::default),
             counts: Counts::default(),
             changed: BTreeMap::new(),
             late: Vec::new(),
@@ -416,8 +424,7 @@ impl Space {
         let Some(taken) = self.find_hole(Content::SPACE, (0, 0), 1) else {
             return Err(error!(NoSpace, "the tables of free space need more nodes than expected"));
         };
-        let extent = self.extents.get_mut(&taken.address.extent()).expect("the hole is in it");
-        extent.ready.set(taken.address.offset(), 1, false);
+        self.use_ready(taken);
         self.count_used(Content::SPACE, 1);
         Ok(taken.address)
     }
@@ -469,8 +476,7 @@ impl Space {
             self.find_hole(content, (0, 0), most)
         })?;
         let (number, block) = (found.address.extent(), found.address.offset());
-        let extent = self.extents.get_mut(&number).expect("the hole is in an extent");
-        extent.ready.set(block, found.blocks as u32, false);
+        self.use_ready(found);
         let next = (number, block + found.blocks as u32);
         match content {
             Content::DATA => self.hole_data = next,
@@ -530,6 +536,9 @@ impl Space {
         }
         let (first, end) = (address.offset(), end as u32);
         let behind = extent.frontier;
+        if let Some(discards) = &mut self.discards {
+            discards.remove(Taken { address, blocks });
+        }
         if end > behind {
             if first > behind {
                 extent.ready.set(behind, first - behind, true);
@@ -573,11 +582,9 @@ impl Space {
 
     /// Gives back blocks that no record names, because their write was refused.
     pub fn untake(&mut self, address: Address, blocks: u64) {
-        let number = address.extent();
-        let Some(extent) = self.extents.get_mut(&number) else { return };
-        extent.ready.set(address.offset(), blocks as u32, true);
-        let content = extent.content;
-        self.count_freed(content, blocks);
+        let Some(extent) = self.extents.get(&address.extent()) else { return };
+        self.count_freed(extent.content, blocks);
+        self.make_ready(Taken { address, blocks });
     }
 
     /// Notes that a record with blocks from [`Space::take_data`] or [`Space::replay_take`] is acknowledged.
@@ -591,8 +598,12 @@ impl Space {
         self.freed(address, blocks, false);
         if self.is_replaying {
             // A later record may name the blocks again, because this one was proven before.
-            let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
-            return extent.ready.set(address.offset(), blocks as u32, true);
+            return self.make_ready(Taken { address, blocks });
+        }
+        if let Some(discards) = &mut self.discards
+            && seeded::on(Bug::DiscardedUnproven)
+        {
+            discards.add(Taken { address, blocks }, self.geometry.extent_blocks());
         }
         self.waiting.by_record(Taken { address, blocks }, record);
     }
@@ -634,11 +645,54 @@ impl Space {
 
     /// Makes the blocks ready that nothing holds back any more.
     fn give(&mut self) {
-        while let Some(Taken { address, blocks }) = self.waiting.next_ready() {
-            let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
-            extent.ready.set(address.offset(), blocks as u32, true);
-            self.given += blocks;
+        while let Some(taken) = self.waiting.next_ready() {
+            self.make_ready(taken);
+            self.given += taken.blocks;
         }
+    }
+
+    /// Makes blocks ready. Only data is discarded: a checkpoint counts on the free blocks for its nodes.
+    fn make_ready(&mut self, taken: Taken) {
+        let content = self.set_ready(taken, true);
+        if let Some(discards) = &mut self.discards
+            && content == Content::DATA
+        {
+            discards.add(taken, self.geometry.extent_blocks());
+        }
+    }
+
+    fn use_ready(&mut self, taken: Taken) {
+        self.set_ready(taken, false);
+        if let Some(discards) = &mut self.discards {
+            discards.remove(taken);
+        }
+    }
+
+    fn set_ready(&mut self, Taken { address, blocks }: Taken, value: bool) -> Content {
+        let extent = self.extents.get_mut(&address.extent()).expect("the extent is in use");
+        extent.ready.set(address.offset(), blocks as u32, value);
+        extent.content
+    }
+
+    /// Whether the pool discards freed blocks on the device below.
+    pub fn discards(&self) -> bool {
+        self.discards.is_some()
+    }
+
+    /// Returns the next run of free blocks to discard. It is not given away until [`Space::end_discard`].
+    pub fn begin_discard(&mut self) -> Option<Taken> {
+        let taken = self.discards.as_mut()?.begin()?;
+        self.set_ready(taken, false);
+        Some(taken)
+    }
+
+    /// Notes that the discard of a run from [`Space::begin_discard`] has ended.
+    pub fn end_discard(&mut self, taken: Taken) {
+        if let Some(discards) = &mut self.discards {
+            discards.end(taken);
+        }
+        self.set_ready(taken, true);
+        self.given += taken.blocks;
     }
 
     /// Returns the number of blocks that became ready since the opening.
@@ -658,7 +712,11 @@ impl Space {
             if matches!(extent.content, Content::LOG | Content::FAR_AREA) {
                 continue;
             }
-            let waiting = self.waiting.of_extent(*number, self.geometry.extent_blocks());
+            let mut waiting = self.waiting.of_extent(*number, self.geometry.extent_blocks());
+            let running = self.discards.iter().flat_map(Discards::running);
+            for Taken { address, blocks } in running.filter(|run| run.address.extent() == *number) {
+                waiting.set(address.offset(), *blocks as u32, true);
+            }
             let mut block = 1;
             while block < extent.frontier {
                 let is_free = |block: u32| extent.ready.is_set(block) || waiting.is_set(block);

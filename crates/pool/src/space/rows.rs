@@ -38,7 +38,9 @@ impl Space {
         for (number, extent) in &mut self.extents {
             let is_kind = matches!(extent.content, Content::DATA | Content::NODES);
             let is_open = is_open(number, self.open_data) || is_open(number, self.open_nodes);
-            if !is_kind || is_open || extent.is_leaving || !extent.is_empty() {
+            // Its blocks are discarded first.
+            let is_stale = self.discards.as_ref().is_some_and(|discards| discards.has(*number));
+            if !is_kind || is_open || is_stale || extent.is_leaving || !extent.is_empty() {
                 continue;
             }
             extent.is_leaving = true;

@@ -7,6 +7,7 @@ mod concurrent;
 mod copies;
 mod crashes;
 mod damage;
+mod discards;
 mod full;
 mod history;
 mod model;

@@ -18,7 +18,8 @@ pub const DISK_BYTES: usize = 16 << 20;
 /// Blocks of the vdisks of the tests.
 pub const BLOCKS: u64 = 64;
 
-pub const OPTIONS: Options = Options { cache_bytes: 1 << 20, read_only: false, accept_loss: false };
+pub const OPTIONS: Options =
+    Options { cache_bytes: 1 << 20, read_only: false, accept_loss: false, discard: true };
 
 pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
     world.block_on(future).unwrap_or_else(|stuck| panic!("{stuck}"))
