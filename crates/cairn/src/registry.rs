@@ -44,8 +44,8 @@ crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
 migrate graph: speed leave
 remap graph: size block policy meta cache pack speed
-pool graph: cache
-versioned graph: size cache
+pool graph: cache discard
+versioned graph: size cache discard
 nbd local: nbd tls timeout reconnect replay connections unsafe_replica
 ";
 
@@ -75,9 +75,9 @@ crypt behaviour: kdf_memory kdf_passes
 migrate behaviour: speed leave
 remap bytes: size block meta
 remap behaviour: policy cache pack speed
-pool behaviour: cache
+pool behaviour: cache discard
 versioned bytes: size
-versioned behaviour: cache
+versioned behaviour: cache discard
 nbd bytes: nbd
 nbd behaviour: tls timeout reconnect replay connections unsafe_replica
 ";
