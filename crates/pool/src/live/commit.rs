@@ -257,6 +257,9 @@ impl Inner {
             }
         }
         commits.has_leader.set(false);
+        if self.tasks.is_closing() {
+            self.changed();
+        }
     }
 
     /// Delays the next record while a checkpoint runs, in proportion to the changes in memory above half of their bound. So

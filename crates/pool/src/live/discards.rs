@@ -23,6 +23,9 @@ impl Inner {
         let runs: Vec<Taken> = std::iter::from_fn(|| self.room.with(|space| space.begin_discard()))
             .take(DISCARDS_MAX)
             .collect();
+        if runs.is_empty() {
+            return false;
+        }
         for Taken { address, blocks } in &runs {
             let range =
                 self.room.range(*address, *blocks).expect("the space is inside of the pool");
@@ -35,6 +38,6 @@ impl Inner {
             self.room.with(|space| space.end_discard(*run));
         }
         self.changed();
-        !runs.is_empty()
+        true
     }
 }

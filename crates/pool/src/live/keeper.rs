@@ -69,7 +69,8 @@ impl Inner {
                 let _ = self.flush().await;
                 continue;
             }
-            let woken = self.changes.until(|| self.needs_checkpoint() || self.needs_flush());
+            let woken =
+                self.changes.until(|| self.needs_checkpoint() || self.needs_flush() || is_ending());
             let closing = self.tasks.changed().until(is_ending);
             let _ = first(first(woken, self.env.sleep(LOOK_EVERY)), closing).await;
         }

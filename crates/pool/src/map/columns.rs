@@ -86,6 +86,8 @@ impl Column {
         // The answer is in low..=high. The number before low is `below`, the one at high is `above`.
         let (mut low, mut high) = (0, items);
         let highest = highest.and_then(|highest| highest.checked_sub(self.base));
+        // A bound far away, as keys of tables have it, is no help for a guess.
+        let highest = highest.filter(|highest| *highest < 1 << GUESSED_BITS);
         let highest = highest.unwrap_or_else(|| self.bits(bytes, items - 1));
         let (mut below, mut above) = (0, highest.saturating_add(1));
         if wanted >= above {
@@ -263,5 +265,28 @@ impl BitWriter {
     /// Returns the byte behind the last bits.
     pub fn end(&self) -> usize {
         self.at + self.count.div_ceil(8) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_counts_items_with_near_far_and_no_bound() {
+        let mut bytes = [0; NODE_BYTES + SLACK_BYTES];
+        let numbers = [0, 3, 3, 9, 200, 255];
+        let mut writer = BitWriter::new(HEADER_BYTES);
+        numbers.iter().for_each(|number| writer.put(&mut bytes, *number, 8));
+        let column = Column::new(1 << 50, HEADER_BYTES * 8, 8, 8);
+        let bounds =
+            [None, Some(255), Some(256), Some(1 << 47), Some(1 << 62), Some(u64::MAX >> 1)];
+        for bound in bounds.map(|bound| bound.map(|bound| (1 << 50) + bound)) {
+            for wanted in [0, 1, 3, 8, 9, 10, 254, 255, 256, 1 << 46, 1 << 62] {
+                let is = column.count_up_to(&bytes, numbers.len(), (1 << 50) + wanted, bound);
+                let should = numbers.iter().filter(|number| **number <= wanted).count();
+                assert_eq!(is, should, "{wanted}, at most {bound:?}");
+            }
+        }
     }
 }
