@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use block::{Error, ErrorKind, Result, error};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::device::Device;
 use crate::name::Name;
@@ -20,9 +19,6 @@ const TRIES: usize = 16;
 
 /// Unit of sizes in sysfs, in bytes.
 const SECTOR_BYTES: u64 = 512;
-
-/// Longest time that an attach waits for others to configure their loop devices. One of them may hang.
-const TURN: Duration = Duration::from_secs(10);
 
 /// Pause between two checks whether a block device is disconnected.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
@@ -97,7 +93,6 @@ impl Loop {
             .map_err(|error| Error::io(&error, file.display()))?;
         let control = File::options().read(true).write(true).open(CONTROL);
         let control = control.map_err(|error| no_loops(&error))?;
-        take_turn(&control);
         for _ in 0..TRIES {
             let number = sys::free_loop(&control).map_err(|error| no_loops(&error))?;
             let device = Self(number);
@@ -158,19 +153,6 @@ impl Loop {
     pub(crate) fn is_direct(self) -> bool {
         let text = std::fs::read_to_string(self.sysfs().join("loop/dio"));
         text.is_ok_and(|text| text.trim() == "1")
-    }
-}
-
-/// Waits for a time until no other attach on this machine is between the choice of a free loop device and its
-/// configuration. Two attaches that choose the same one disturb the first user of the device: the kernel claims it for a
-/// moment for the second attach, and a mount at this moment fails.
-fn take_turn(control: &File) {
-    let begun = Instant::now();
-    while flock(control, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if begun.elapsed() >= TURN {
-            return;
-        }
-        std::thread::sleep(LOOK);
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "it looks for disks in directories of this machine")]
 
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use block::env::{CacheMode, Open};
@@ -164,13 +165,13 @@ pub fn label_in_use(path: &Path) -> Option<Label> {
     Some(label)
 }
 
-/// Returns the paths that may be disks: block devices that this user may read, and files of `directory` that are large
-/// enough for a label.
+/// Returns the paths that may be disks: block devices with traces of a label, and files of `directory` that are large
+/// enough for one.
 fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     if let Ok(entries) = std::fs::read_dir(BLOCK_DEVICES) {
         let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
-        paths.extend(devices.filter(|path| is_readable_device(path)));
+        paths.extend(devices.filter(|path| has_traces_of_label(path)));
     }
     let entries =
         std::fs::read_dir(directory).map_err(|error| Error::io(&error, directory.display()))?;
@@ -192,13 +193,18 @@ fn candidates(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether this user may read the block device, and the device is large enough for a label. A drive without a medium
-/// has no bytes.
-fn is_readable_device(path: &Path) -> bool {
+/// Whether this user may read the block device, and either end of it has a label or remains of one. Does not claim the
+/// device: the kernel would refuse a mount of the device at the same time. A drive without a medium has no bytes.
+fn has_traces_of_label(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let size = std::fs::read_to_string(Path::new(BLOCK_DEVICES).join(name).join("size"));
     let sectors = size.ok().and_then(|size| size.trim().parse::<u64>().ok()).unwrap_or(0);
-    meta::data_bytes(sectors.saturating_mul(512)).is_ok() && std::fs::File::open(path).is_ok()
+    let Ok(data) = meta::data_bytes(sectors.saturating_mul(512)) else { return false };
+    let Ok(disk) = std::fs::File::open(path) else { return false };
+    let mut ends = [0, meta::DATA_START + data].map(|at| (at, vec![0; meta::AREA_BYTES as usize]));
+    let read = ends.iter_mut().try_for_each(|(at, end)| disk.read_exact_at(end, *at));
+    // A disk that cannot be read is reported by the scan that opens it.
+    read.is_err() || !matches!(meta::newest(ends.iter().map(|(_, end)| &end[..])), Ok(None))
 }
 
 /// Returns the kind and the value with which a spec names the disk at `at`, an NBD URI or a path.
