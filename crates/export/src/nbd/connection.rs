@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Socket;
@@ -14,6 +14,7 @@ use wire::stream::{Batch, HEADS_BYTES, Outbox};
 
 use super::cancel::CancelToken;
 use super::command::{PREFETCH_BYTES, allocation, errno_of, range_of};
+use super::living::Living;
 use super::{Export, Limits, Orphan};
 use crate::tokens::Tokens;
 
@@ -95,7 +96,7 @@ pub struct Connection {
 /// The open connections of an NBD server.
 #[derive(Default)]
 pub struct Peers {
-    all: RefCell<Vec<Weak<Connection>>>,
+    all: Living<Connection>,
     /// Whether a task looks for clients that read their replies too slowly. It runs only while replies are sent.
     is_watched: Cell<bool>,
     /// Whether a task looks for idle connections. It runs only while a connection has buffers to give back.
@@ -104,21 +105,21 @@ pub struct Peers {
 
 impl Peers {
     pub fn add(&self, connection: &Rc<Connection>) {
-        let mut peers = self.all.borrow_mut();
-        peers.retain(|peer| peer.strong_count() > 0);
-        peers.push(Rc::downgrade(connection));
+        self.all.add(Rc::downgrade(connection));
+        connection.export.connections.add(Rc::downgrade(connection));
     }
 
     pub fn all(&self) -> Vec<Rc<Connection>> {
-        self.all.borrow().iter().filter_map(Weak::upgrade).collect()
+        self.all.all()
     }
 
     /// Waits until no client that has ended its connection has an unbegun request for bytes of `export`. Requests before
     /// such a client's `NBD_CMD_DISC` are begun, within `limit`; all others are dropped. So a client that connects after
     /// the end of another client may assume that no unbegun request of the other client will be carried out.
     pub async fn close_gone(&self, env: &Env, export: &Export, limit: Duration) {
-        let mut gone = self.all();
-        gone.retain(|peer| peer.export.may_share_bytes(export) && peer.socket.is_gone());
+        let mut gone = if export.is_alone() { export.connections.all() } else { self.all() };
+        let shares_bytes = |peer: &Rc<Connection>| peer.export.is_alone() == export.is_alone();
+        gone.retain(|peer| shares_bytes(peer) && peer.socket.is_gone());
         if seeded::on(Bug::GoneNotClosed) {
             gone.clear();
         }

@@ -8,6 +8,7 @@ mod cancel;
 mod command;
 mod connection;
 mod handshake;
+mod living;
 mod log;
 mod pause;
 mod reader;
@@ -26,6 +27,8 @@ use wire::nbd::{BlockSizes, ExportFacts, TransmissionFlags, handed};
 use crate::pieces::PIECE_BYTES;
 use crate::{Listed, Looked};
 
+use connection::Connection;
+use living::Living;
 pub use server::{CurrentTls, Server};
 
 /// Limits on the resources of an NBD server that its clients may use.
@@ -81,6 +84,8 @@ pub struct Export {
     pub(crate) portal: Portal,
     /// The volume that the export keeps open, if its device holds volumes.
     volume: Option<Rc<OpenVolume>>,
+    /// Open connections to the export.
+    pub(crate) connections: Living<Connection>,
     /// Closed connections that may have requests in flight. New requests that overlap these requests wait for them.
     orphans: RefCell<Vec<Weak<dyn Orphan>>>,
     /// Wakes requests that wait for requests of closed connections.
@@ -133,6 +138,7 @@ impl Export {
             engine: engine.clone(),
             portal: portal.clone(),
             volume: None,
+            connections: Living::default(),
             orphans: RefCell::default(),
             fenced: Notify::default(),
         }
@@ -148,10 +154,10 @@ impl Export {
         }
     }
 
-    /// Whether a byte of this export may be a byte of the export `other`. Two exports may show one device, but an open
-    /// volume has one export. So a new client of one of many volumes does not wait for those of the others.
-    pub(crate) fn may_share_bytes(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || self.volume.is_none() && other.volume.is_none()
+    /// Whether no other export has bytes of this one. Two exports may show one device, but an open volume has one export.
+    /// So a new client of one of many volumes does not wait for those of the others.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.volume.is_some()
     }
 
     /// Returns the facts about the export for clients that do not open it.

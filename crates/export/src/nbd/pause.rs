@@ -1,7 +1,7 @@
 //! Pausing a server: the server begins no more requests, answers all begun requests, and leaves every connection
 //! between two requests. Then this server or that of another process continues the connections.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use block::OpenMode;
@@ -60,8 +60,7 @@ impl Server {
         // A client that finishes its handshake now begins no requests.
         let negotiated = inner.waiting.until(|| inner.shaking.get() == 0);
         if inner.env.within(HANDSHAKES, negotiated).await.is_none() {
-            let cancels = inner.cancels.borrow().clone();
-            cancels.iter().filter_map(Weak::upgrade).for_each(|cancel| cancel.cancel());
+            inner.cancels.all().iter().for_each(|cancel| cancel.cancel());
         }
         if inner.env.within(LINGER, self.all_closed()).await.is_none() {
             inner.peers.all().iter().for_each(|connection| connection.close());

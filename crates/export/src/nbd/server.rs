@@ -1,7 +1,7 @@
 //! The NBD server: its listeners, its connections, and its stop.
 
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{Listener, Socket};
@@ -12,6 +12,7 @@ use wire::stream::Inbox;
 use super::cancel::CancelToken;
 use super::connection::{Connection, Peers, READ_MIN_BYTES};
 use super::handshake::{ListenerPolicy, negotiate};
+use super::living::Living;
 use super::log::Log;
 use super::reader::read;
 use super::writer::write;
@@ -44,7 +45,7 @@ pub(super) struct Inner {
     pub(super) listeners: RefCell<Vec<Rc<dyn Listener>>>,
     /// Tokens of all connections, in their handshake or after it. A cancelled token ends the requests of its
     /// connection.
-    pub(super) cancels: RefCell<Vec<Weak<CancelToken>>>,
+    pub(super) cancels: Living<CancelToken>,
     pub(super) peers: Rc<Peers>,
     /// Number of open connections, in their handshake or after it.
     connections: Cell<usize>,
@@ -84,7 +85,7 @@ impl Server {
             limits,
             log: Log::new(env, log),
             listeners: RefCell::default(),
-            cancels: RefCell::default(),
+            cancels: Living::default(),
             peers: Rc::default(),
             connections: Cell::new(0),
             served: Cell::new(0),
@@ -166,7 +167,7 @@ impl Server {
             listener.close();
         }
         let open = self.0.peers.all();
-        self.0.cancels.take().iter().filter_map(Weak::upgrade).for_each(|cancel| cancel.cancel());
+        self.0.cancels.all().iter().for_each(|cancel| cancel.cancel());
         let answered = self.all_quiet(&open, limit).await;
         if answered && self.0.env.within(LINGER, self.all_closed()).await.is_some() {
             return (open.len(), true);
@@ -215,8 +216,7 @@ impl Server {
         let inner = &self.0;
         inner.connections.set(inner.connections.get() + 1);
         let cancel = Rc::new(CancelToken::default());
-        inner.cancels.borrow_mut().retain(|cancel| cancel.strong_count() > 0);
-        inner.cancels.borrow_mut().push(Rc::downgrade(&cancel));
+        inner.cancels.add(Rc::downgrade(&cancel));
         cancel
     }
 
@@ -321,7 +321,9 @@ impl Server {
         let inner = &self.0;
         let full = full.then_some(inner.limits.connections);
         let policy = ListenerPolicy { catalog: &*inner.catalog, full, tls };
-        let shaking = async {
+        // Boxed, because a connection keeps its future until its end: with the handshake in it, in each of the futures
+        // around it too, an idle connection took 88 KiB.
+        let shaking = Box::pin(async {
             let inbox = Inbox::small(inner.env.pool()).await;
             let mut inbox = inbox.map_err(|error| error.to_string())?;
             let Some(negotiated) = negotiate(&inner.env, socket, &policy, &mut inbox).await? else {
@@ -335,7 +337,7 @@ impl Server {
                 return Err(format!("the export {name} no longer exists"));
             }
             Ok(Some((negotiated, inbox)))
-        };
+        });
         let limit = inner.limits.handshake;
         let Some(negotiated) = cancel.unless(inner.env.within(limit, shaking)).await else {
             return Ok(None);
