@@ -214,6 +214,42 @@ fn thin_volume_discards_and_reopens_on_full_file_system() {
 }
 
 #[test]
+fn pool_on_full_file_system_goes_on_when_space_is_freed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("passed over: needs root: it mounts a tmpfs");
+        return;
+    }
+    let dir = Dir::new();
+    let mount = Mount::tmpfs(&dir, "16m");
+    dir.write(
+        "pool.toml",
+        "[nbd]\nlisten = \"unix:s.sock\"\n\
+         [disk]\na = { file = \"full/a.img\", size = \"64MiB\", create = true, label = true }\n\
+         [device]\nvms = { kind = \"pool\", on = \"a\" }\n",
+    );
+    let serve = dir.serve(&["pool.toml"]);
+    assert_eq!(dir.cairn(&["vdisk", "create", "vms/web", "32M"]).code, 0);
+    let uri = format!("nbd+unix:///vms/web?socket={}", dir.path("s.sock").display());
+    let ballast = mount.0.join("ballast");
+    let to = format!("of={}", ballast.display());
+    let filled = tool(&dir, "dd", &["if=/dev/zero", &to, "bs=64k"]);
+    assert!(filled.err.contains("No space left"), "{filled:?}");
+
+    let writes = ["write -P 5 0 1M", "flush", "read -P 5 0 1M"];
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(&dir, &["-f", "raw", &uri], &writes));
+        let status = || dir.cairn(&["status"]);
+        until("the wait", || status().out.contains("has no space: writes wait"));
+        assert_eq!(status().code, 0, "{:?}", status());
+        std::fs::remove_file(&ballast).unwrap();
+        let ran = client.join().unwrap();
+        assert!(!ran.out.contains("failed") && ran.out.contains("read 1048576/1048576"), "{ran:?}");
+        assert!(!status().out.contains("writes wait"));
+    });
+    assert_eq!(serve.stop().code, 0);
+}
+
+#[test]
 fn start_refuses_new_thin_volume_without_space_for_map() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("passed over: needs root: it mounts a tmpfs");

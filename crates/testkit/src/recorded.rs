@@ -55,6 +55,8 @@ impl Trace {
 pub struct Fails {
     /// Number of writes that still succeed; all later writes fail. `None`: no write fails.
     pub writes_left: Option<u64>,
+    /// Whether the disk has no space for writes.
+    pub is_full: bool,
     /// Whether all flushes of the disk fail.
     pub flushes: bool,
     /// Whether all reads of the disk fail.
@@ -111,6 +113,9 @@ impl Disk {
                 }
                 let (from, to) = (range.start() as usize, range.end() as usize);
                 into.write().copy_from_slice(&self.bytes.borrow()[from..to]);
+            }
+            Op::Write { .. } if fails.is_full => {
+                return Err(Error::new(ErrorKind::NoSpace, "the disk is full"));
             }
             Op::Write { range, data, .. } => {
                 if let Some(left) = fails.writes_left {

@@ -9,9 +9,10 @@ use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
 use block::control::state::{Check, Checked};
 use block::control::{Command, Reply, VerbInfo, volume};
 use block::env::LocalFuture;
+use block::units::format_duration;
 use block::{
-    Device, Handover, Health, Info, Op, OpenMode, OpenedVolume, Report, Request, Result, SpaceUse,
-    VolumeEntry, VolumeFacts, VolumeId, Volumes, VolumesVisitor,
+    Device, Handover, Health, Info, NO_SPACE_MAX, Op, OpenMode, OpenedVolume, Report, Request,
+    Result, SpaceUse, VolumeEntry, VolumeFacts, VolumeId, Volumes, VolumesVisitor,
 };
 
 use super::VERBS;
@@ -254,6 +255,12 @@ pub fn report(opening: &Opening) -> Report {
         let usage = pool.usage();
         let taken_bytes = usage.data_bytes + usage.node_bytes;
         report.room = Some(SpaceUse { taken_bytes, of_bytes: taken_bytes + usage.free_bytes });
+        if pool.waiting_below() > 0 {
+            report.health = Health::Limited;
+            report.summary = "the device below has no space: writes wait".to_owned();
+            let time = format_duration(NO_SPACE_MAX);
+            report.next = Some(format!("make space below within {time}, or the pool fails"));
+        }
         if usage.free_bytes == 0 {
             report.health = Health::Limited;
             report.summary = "no block is free: writes wait, then fail".to_owned();

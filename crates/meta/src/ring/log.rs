@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use block::env::Mono;
-use block::{ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Result, all, error};
+use block::{
+    ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all, error,
+};
 
 use super::{
     Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict,
@@ -35,6 +38,8 @@ pub struct Log {
     changed: Notify,
     /// Lock of the flush that runs. A flush that waits for it may find that the one before covers it.
     flushing: Mutex,
+    /// Waits for space below for the parts of a record.
+    patience: Rc<Patience>,
 }
 
 struct State {
@@ -153,7 +158,14 @@ impl Log {
 
     /// Creates the log of an opening. Its owner has a reserve in the buffer pool for the records in flight. Its first record is at the tail of `root`, which is flushed before that record is
     /// written.
-    pub fn new(env: &Env, lower: &Lower, base: u64, ring: Ring, root: Root) -> Self {
+    pub fn new(
+        env: &Env,
+        lower: &Lower,
+        base: u64,
+        ring: Ring,
+        root: Root,
+        patience: Rc<Patience>,
+    ) -> Self {
         let state = State {
             room: Room::new(ring, root.tail.offset, root.tail),
             tail: root.tail.number,
@@ -167,7 +179,7 @@ impl Log {
         };
         let (env, lower, state) = (env.clone(), lower.clone(), RefCell::new(state));
         let (changed, flushing) = (Notify::default(), Mutex::new());
-        Self { env, lower, base, ring, state, changed, flushing }
+        Self { env, lower, base, ring, state, changed, flushing, patience }
     }
 
     /// Returns the most bytes of the items of one record.
@@ -232,13 +244,13 @@ impl Log {
     /// Waits until a record, all records before it, and their data are written. Returns the position behind it.
     ///
     /// # Errors
-    /// The first error of a write, of this record or of an earlier one. Then the log takes no further records.
+    /// The first error of a write, of this record or of an earlier one; `NoSpace` after a wait for space below. Then the
+    /// log takes no further records.
     pub async fn acknowledged(&self, appended: Appended) -> Result<Position> {
         let Appended { head, parts } = appended;
-        let mut results = all(parts).await.into_iter().map(|done| done.result);
-        if let Some(error) = results.find_map(Result::err) {
-            self.fail(&error);
-            return Err(error);
+        for done in all(parts).await {
+            let settled = self.patience.settle(done).await;
+            settled.result.inspect_err(|error| self.fail(error))?;
         }
         let number = head.at.number;
         let is_next = || {

@@ -634,7 +634,8 @@ impl Inner {
         self.room.end_rows();
         self.free_nodes(found.nodes);
         for row in self.room.with(|space| space.take_claimed(Claims::Nodes)) {
-            self.start_header(&row)?.await.result?;
+            let written = self.start_header(&row)?.await;
+            self.patience().settle(written).await.result?;
         }
         Ok(())
     }

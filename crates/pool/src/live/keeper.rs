@@ -18,6 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Inner {
     /// Starts the keeper, and the tasks that follow checkpoints.
     pub fn begin_keeping(self: &Rc<Self>) {
+        self.patience().set(true);
         let pool = self.clone();
         self.tasks.spawn("the keeper of a pool", async move { pool.keep_house().await });
         // It commits, and a commit may wait until the keeper has made room in the log.

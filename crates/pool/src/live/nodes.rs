@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
-use block::{Child, Env, ErrorKind, Lower, Op, Result, bail};
+use block::{Child, Env, ErrorKind, Lower, Op, Patience, Result, bail};
 use meta::io::step;
 
 use super::copies::read_right;
@@ -37,6 +37,8 @@ pub struct Nodes {
     writes: RefCell<VecDeque<(Child, u64, usize)>>,
     /// Whether right bytes of another copy are written over wrong ones.
     heals: bool,
+    /// Waits for space below for the writes of nodes.
+    patience: Rc<Patience>,
     slice: Cell<Mono>,
     reads: Cell<u64>,
     written: Cell<u64>,
@@ -76,6 +78,7 @@ impl Nodes {
         room: Rc<Room>,
         cache_nodes: usize,
         heals: bool,
+        patience: Rc<Patience>,
     ) -> Rc<Self> {
         Rc::new(Self {
             env: env.clone(),
@@ -86,6 +89,7 @@ impl Nodes {
             line: RefCell::default(),
             writes: RefCell::default(),
             heals,
+            patience,
             slice: Cell::new(env.clock()),
             reads: Cell::new(0),
             written: Cell::new(0),
@@ -175,7 +179,7 @@ impl Nodes {
         while self.writes.borrow().len() > most {
             let oldest = self.writes.borrow_mut().pop_front();
             let (write, first, count) = oldest.expect("a write is in flight");
-            write.await.result?;
+            self.patience.settle(write.await).await.result?;
             let mut unwritten = self.unwritten.borrow_mut();
             (first..first + count as u64).for_each(|at| drop(unwritten.remove(&at)));
         }

@@ -238,7 +238,10 @@ fn inner(
     let discards = options.discard && lower.info().discard;
     let room = Room::new(Space::new(geometry, ALLOCATOR, extents, discards));
     let cache_nodes = (options.cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
-    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, !options.read_only);
+    let roots = RootStore::new(env, lower, geometry, ALLOCATOR);
+    let patience = roots.patience();
+    let (heals, waits) = (!options.read_only, patience.clone());
+    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, heals, waits);
     let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
     let numbers_end = superblock.numbers_end;
     Ok(Inner {
@@ -248,8 +251,8 @@ fn inner(
         nodes,
         tables,
         _buffers: env.pool().reserve_until_drop(BUFFER_BYTES)?,
-        log: Log::new(env, lower, base, ring, root),
-        roots: RootStore::new(env, lower, geometry, ALLOCATOR),
+        log: Log::new(env, lower, base, ring, root, patience.clone()),
+        roots,
         counted: Cell::new(superblock.checkpoint),
         newest: RefCell::new(Superblock {
             opening,

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use block::control::Resolved;
 use block::{
-    Below, Buf, ByteRange, EXTENTS_MAX, Env, Error, Extent, Lower, Mutex, Notify, Reservation,
-    Result, TaskGroup, bail, error,
+    Below, Buf, ByteRange, EXTENTS_MAX, Env, Error, Extent, Lower, Mutex, Notify, Patience,
+    Reservation, Result, TaskGroup, bail, error,
 };
 use meta::ring::{Log, Position};
 
@@ -135,6 +135,11 @@ impl Inner {
             bail!(ReadOnly, "the pool is open for reading");
         }
         Ok(())
+    }
+
+    /// Returns the patience of all writes for space on the device below.
+    pub fn patience(&self) -> &Patience {
+        self.roots.patience()
     }
 
     /// Makes the pool refuse all further changes, after a write has failed.
@@ -536,8 +541,9 @@ impl Pool {
     /// replay.
     ///
     /// # Errors
-    /// The error of the device. The next opening replays the log then.
+    /// The error of the device, also of a write that waited for space below. The next opening replays the log then.
     pub async fn close(&self) -> Result<()> {
+        self.0.patience().set(false);
         let closing = self.0.tasks.close(|| self.0.begin_keeping()).await;
         let written = match self.0.check_writable() {
             Ok(()) => {
@@ -570,6 +576,11 @@ impl Pool {
             free_bytes: bytes(free),
             kept_bytes: bytes(counts.free.saturating_sub(free)),
         }
+    }
+
+    /// Returns the number of writes that wait for space on the device below. Reads go on meanwhile.
+    pub fn waiting_below(&self) -> u32 {
+        self.0.patience().waiting()
     }
 
     /// Returns how often discards below have failed since the opening.

@@ -1,6 +1,8 @@
 //! The I/O of a root structure: reads of its four slots, and the order of its writes.
 
-use block::{ByteRange, Copies, Env, Lower, Op, Result};
+use std::rc::Rc;
+
+use block::{ByteRange, Copies, Env, Lower, Op, Patience, Result};
 use meta::Uuid;
 
 use super::areas::{Area, Choice, RootStructure, Slots, Step, Unusable, choose, place, steps};
@@ -13,6 +15,7 @@ pub struct RootStore {
     lower: Lower,
     geometry: Geometry,
     pair: u32,
+    patience: Rc<Patience>,
 }
 
 /// A root structure with its codec.
@@ -30,7 +33,13 @@ pub trait Encoded: RootStructure + Sized {
 impl RootStore {
     /// Creates the access to the structure with number `pair`: 0 for the header, else the number of an allocator.
     pub fn new(env: &Env, lower: &Lower, geometry: Geometry, pair: u32) -> Self {
-        Self { env: env.clone(), lower: lower.clone(), geometry, pair }
+        let patience = Patience::new(env, lower);
+        Self { env: env.clone(), lower: lower.clone(), geometry, pair, patience }
+    }
+
+    /// Returns the patience of the writes for space below.
+    pub fn patience(&self) -> &Rc<Patience> {
+        &self.patience
     }
 
     fn range(&self, area: Area, slot: usize) -> ByteRange {
@@ -102,7 +111,8 @@ impl RootStore {
                 Step::Write(area, slot) => {
                     let buf = self.env.pool().wait_for(SLOT_BYTES).await?;
                     buf.write().copy_from_slice(&root.encode());
-                    self.lower.write(self.range(*area, *slot), buf).await?;
+                    let done = self.lower.call(Op::write(self.range(*area, *slot), buf)).await;
+                    self.patience.settle(done).await.result?;
                 }
             }
         }

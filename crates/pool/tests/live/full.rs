@@ -1,10 +1,14 @@
-//! Pools without free space.
+//! Pools without free space, and pools on devices without free space.
 
-use block::{ErrorKind, Result};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Env, ErrorKind, NO_SPACE_MAX, Result};
 use pool::live::Pool;
 use sim::SimWorld;
 use sim::draw::Stream;
-use testkit::recorded::Trace;
+use testkit::recorded::{Fails, Trace};
 
 use crate::scene::{assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version};
 
@@ -12,7 +16,7 @@ use crate::scene::{assert_whole, blank, block_on, bytes, find, make, name, open,
 const BLOCKS: u64 = 8192;
 
 /// Writes random blocks until one finds no space. Returns the number of writes that succeeded.
-async fn fill(env: &block::Env, pool: &Pool, vdisk: &str, draw: &Stream) -> (u64, Result<()>) {
+async fn fill(env: &Env, pool: &Pool, vdisk: &str, draw: &Stream) -> (u64, Result<()>) {
     let head = find(pool, vdisk).await;
     for count in 0..BLOCKS {
         let block = draw.below(BLOCKS);
@@ -93,5 +97,85 @@ fn full_pool_folds_maps_to_find_overwritten_blocks() {
         let account = pool.vdisks("rest", 1).await.unwrap()[0].account;
         assert_eq!((account.head, account.unfound), (1000, 0));
         assert_whole(&pool.check().await.unwrap(), "");
+    });
+}
+
+/// Starts a step of a test in a task. Returns the place of its result.
+fn begin<T: 'static>(
+    env: &Env,
+    step: impl Future<Output = Result<T>> + 'static,
+) -> Rc<RefCell<Option<Result<T>>>> {
+    let result = Rc::new(RefCell::new(None));
+    let into = result.clone();
+    env.spawn("a step of a test", async move { *into.borrow_mut() = Some(step.await) });
+    result
+}
+
+#[test]
+fn writes_and_checkpoints_wait_for_space_below_while_reads_go_on() {
+    let world = SimWorld::new(13);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    let full = |is_full| disk.fails.set(Fails { is_full, ..Fails::default() });
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), 64 * 4096).await.unwrap();
+        let web = find(&pool, "web").await;
+        pool.write(&web, 0, bytes(&env, 1, 16)).await.unwrap();
+
+        full(true);
+        let (to, version, data) = (pool.clone(), web.clone(), bytes(&env, 100, 4));
+        let written = begin(&env, async move { to.write(&version, 0, data).await });
+        env.sleep(NO_SPACE_MAX / 2).await;
+        assert!(written.borrow().is_none() && pool.waiting_below() > 0);
+        let is = stamps(&env, &pool, &web, 16).await.unwrap();
+        assert_eq!(is, (1..17).collect::<Vec<u64>>());
+        full(false);
+        env.sleep(Duration::from_secs(1)).await;
+        written.take().expect("the write has ended").unwrap();
+        assert_eq!(pool.waiting_below(), 0);
+
+        full(true);
+        let to = pool.clone();
+        let done = begin(&env, async move { to.checkpoint().await });
+        env.sleep(NO_SPACE_MAX / 2).await;
+        assert!(done.borrow().is_none() && pool.waiting_below() > 0, "{:?}", done.borrow());
+        full(false);
+        env.sleep(Duration::from_secs(2)).await;
+        done.take().expect("the checkpoint has ended").unwrap();
+        assert_whole(&pool.check().await.unwrap(), "after two waits");
+        drop((pool, web));
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        let is = stamps(&env, &pool, &web, 16).await.unwrap();
+        assert_eq!(is, (100..104).chain(5..17).collect::<Vec<u64>>());
+    });
+}
+
+#[test]
+fn pool_fails_after_longest_wait_for_space_below() {
+    let world = SimWorld::new(14);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), 64 * 4096).await.unwrap();
+        let web = find(&pool, "web").await;
+        pool.write(&web, 0, bytes(&env, 1, 16)).await.unwrap();
+        pool.flush().await.unwrap();
+        disk.fails.set(Fails { is_full: true, ..Fails::default() });
+        let begun = env.now();
+        let error = pool.write(&web, 0, bytes(&env, 100, 4)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(env.now().since(begun) >= NO_SPACE_MAX);
+        assert!(pool.failure().is_some());
+        drop((pool, web));
+        disk.fails.set(Fails::default());
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        let is = stamps(&env, &pool, &web, 16).await.unwrap();
+        // The refused write may have taken effect, or not.
+        assert_eq!(is[4..], (5..17).collect::<Vec<u64>>());
+        assert_whole(&pool.check().await.unwrap(), "after a failure");
     });
 }
