@@ -12,7 +12,7 @@ test:
 check:
 	@tools/check
 
-# Beside the peers, and what changes under load promise: 27 minutes, or 3 with QUICK=1, or ONLY=attach, or ONLY=jobs.
+# Beside the peers, changes under load, virtual disks: 35 minutes, or 3 with QUICK=1, or ONLY=attach, jobs, or pools.
 # Needs root. Writes out/bench, the README's table and that of docs/bench.
 bench:
 	@YES=1 tools/setup bench && tools/bench

@@ -6,10 +6,13 @@
 
 pub mod arguments;
 pub mod awake;
+pub mod ground;
 pub mod histogram;
 pub mod load;
 pub mod machine;
 pub mod pattern;
 pub mod places;
 pub mod quote;
+pub mod rows;
+pub mod served;
 pub mod stats;

@@ -80,6 +80,8 @@ pub struct Load {
     pub span: Option<u64>,
     /// Which reads the client compares with the expected bytes.
     pub verify: Verify,
+    /// Number of requests of a connection after which it sends a flush; `None` for no flushes.
+    pub flush_every: Option<u32>,
     /// Whether the client negotiates structured replies with the server. Simple replies are the same for every server.
     pub structured: bool,
 }
@@ -118,6 +120,24 @@ struct Run {
     begin: Mono,
     end: Mono,
     outcome: RefCell<Outcome>,
+}
+
+/// What the workers of a connection share.
+struct Stream {
+    /// Address of the next request of a sequential stream.
+    at: std::cell::Cell<u64>,
+    /// Number of requests since the last flush.
+    unflushed: std::cell::Cell<u32>,
+}
+
+impl Stream {
+    /// Counts a request. Returns whether a flush is due.
+    fn count(&self, flush_every: Option<u32>) -> bool {
+        let Some(limit) = flush_every else { return false };
+        let unflushed = self.unflushed.get() + 1;
+        self.unflushed.set(unflushed % limit);
+        unflushed >= limit
+    }
 }
 
 /// Opens an NBD connection to the export at `uri`. `structured`: with structured replies.
@@ -165,7 +185,8 @@ pub async fn run(env: &Env, uri: &str, load: &Load) -> Result<Outcome> {
     let mut workers = Vec::new();
     for (n, client) in clients.iter().enumerate() {
         // All workers of a connection share a position, so that a sequential stream is one stream.
-        let place = Rc::new(std::cell::Cell::new(size / clients.len() as u64 * n as u64));
+        let at = std::cell::Cell::new(size / clients.len() as u64 * n as u64);
+        let place = Rc::new(Stream { at, unflushed: std::cell::Cell::new(0) });
         for _ in 0..run.load.depth {
             workers.push(start(&run, client.clone(), place.clone()));
         }
@@ -184,11 +205,7 @@ fn too_few(what: &str) -> Error {
 }
 
 /// Starts a worker, which has one request of the load in flight. The returned future ends when the worker ends.
-fn start(
-    run: &Rc<Run>,
-    client: Client,
-    place: Rc<std::cell::Cell<u64>>,
-) -> impl Future<Output = ()> + use<> {
+fn start(run: &Rc<Run>, client: Client, place: Rc<Stream>) -> impl Future<Output = ()> + use<> {
     let (tracker, run) = (TaskTracker::default(), run.clone());
     let worker = tracker.begin();
     let env = run.env.clone();
@@ -203,7 +220,7 @@ fn start(
     async move { tracker.ended().await }
 }
 
-async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Result<()> {
+async fn work(run: &Run, client: &Client, place: &Stream) -> Result<()> {
     let load = &run.load;
     let block = u64::from(load.block);
     let blocks = run.size / block;
@@ -219,8 +236,8 @@ async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Resul
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let draw = state >> 16;
         let offset = if load.pattern.is_sequential() {
-            let at = place.get();
-            place.set(if at + 2 * block > run.size { 0 } else { at + block });
+            let at = place.at.get();
+            place.at.set(if at + 2 * block > run.size { 0 } else { at + block });
             at - at % block
         } else {
             draw % blocks * block
@@ -243,6 +260,9 @@ async fn work(run: &Run, client: &Client, place: &std::cell::Cell<u64>) -> Resul
             None => run.env.buf(load.block as usize)?,
         };
         count(run, command, offset, &buf, began, outcome.result)?;
+        if place.count(load.flush_every) {
+            client.start(Command::Flush, CommandFlags::NONE, 0, 0, None).await.result?;
+        }
     }
 }
 
@@ -301,4 +321,15 @@ pub async fn fill(env: &Env, uri: &str, span: Option<u64>) -> Result<()> {
     client.start(Command::Flush, CommandFlags::NONE, 0, 0, None).await.result?;
     client.close();
     Ok(())
+}
+
+/// Reads `len` bytes at the address `at` of an export.
+///
+/// # Errors
+/// Those of the read.
+pub async fn read(env: &Env, client: &Client, at: u64, len: u64) -> Result<Buf> {
+    let buf = env.buf(len as usize)?;
+    let outcome = client.start(Command::Read, CommandFlags::NONE, at, len, Some(buf)).await;
+    outcome.result?;
+    outcome.buf.ok_or_else(|| Error::new(ErrorKind::Invalid, "a read without its bytes"))
 }

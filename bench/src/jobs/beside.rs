@@ -7,9 +7,10 @@ use api::{Client, DiskChange, DiskRequest, ScrubRequest, routes};
 use bench::stats::{median, ratio};
 use serde_json::json;
 
-use crate::graph::{Bed, said};
-use crate::report::Row;
-use crate::window::{Ground, Medium, Visit, Window, alone};
+use crate::window::{Visit, Window, alone, window};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::{Bed, said};
 
 /// Time with requests before clients count them. The job has begun by the end of this time.
 const WARM_UP: Duration = Duration::from_millis(600);
@@ -166,14 +167,14 @@ fn round(ground: &Ground, job: Job, medium: Medium) -> Result<Round, String> {
     let bed = Bed::new(&medium.place(ground), "beside")?;
     bed.write("key", "correct horse battery staple")?;
     let served = bed.serve(&job.specs(size).0)?;
-    ground.fill(&served, span)?;
+    ground.fill(&served.uri(), span)?;
     if let Some(file) = job.new_disk() {
         ground.places.allocate(&bed.path(file).display().to_string(), size)?;
     }
     let visit = Visit { span, warm_up: WARM_UP, time: TIME, job: None, may_end: false };
-    let without = ground.window(&served, &visit)?;
+    let without = window(ground, &served, &visit)?;
     let begin = |control: &Client| job.begin(control, &bed, size);
-    let with = ground.window(&served, &Visit { job: Some(&begin), ..visit })?;
+    let with = window(ground, &served, &Visit { job: Some(&begin), ..visit })?;
     let alone_bytes_per_s = alone(&served.control)?;
     Ok(Round { without, with, alone_bytes_per_s })
 }

@@ -6,9 +6,9 @@ use bench::stats::median;
 use serde_json::json;
 
 use crate::beside::disk;
-use crate::graph::Bed;
-use crate::report::Row;
-use crate::window::{Ground, Medium};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::Bed;
 
 /// Number of disks of the imported graph.
 const DISKS: usize = 64;

@@ -7,10 +7,10 @@ use api::{ApplyRequest, Client, routes};
 use serde_json::json;
 
 use crate::beside::{crypt, disk, spec};
-use crate::graph::{Bed, job, kill, said, until_over};
 use crate::known::Known;
-use crate::report::Row;
-use crate::window::{Ground, Medium};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::{Bed, job, kill, said, until_over};
 
 /// Number of kills of the server, each when a different random number of bytes is encrypted.
 const KILLS: usize = 50;
@@ -39,7 +39,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let disk = disk("a", DATA_BYTES + LABELS_BYTES);
     let safe = spec(&disk, &crypt("1MiB", 1), "safe");
     let mut served = bed.serve(&spec(&disk, "", "a"))?;
-    ground.fill(&served, DATA_BYTES)?;
+    ground.fill(&served.uri(), DATA_BYTES)?;
     let mut after = bed.change_to(&safe);
     after.way.speed_bytes = Some(SPEED_BYTES);
     let mut known = Known::new(DATA_BYTES, env.random("kills"));

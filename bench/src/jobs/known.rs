@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bench::{load, pattern};
-use block::{Buf, Env, Error, Result};
-use net::nbd::Client;
+use block::{Buf, Env, Result};
 use wire::nbd::{Command, CommandFlags};
 
 /// Length in bytes of a block, which the client writes and checks as a unit.
@@ -138,7 +137,8 @@ impl Known {
     pub async fn settle(&mut self, env: &Env, uri: &str) -> std::result::Result<(), String> {
         let client = load::connect(env, uri, false).await.map_err(|error| error.to_string())?;
         for block in std::mem::take(&mut self.doubtful) {
-            let buf = read(env, &client, block * BLOCK, BLOCK).await.map_err(|e| e.to_string())?;
+            let buf =
+                load::read(env, &client, block * BLOCK, BLOCK).await.map_err(|e| e.to_string())?;
             let next = self.generations[block as usize] + 1;
             if pattern::is_right(&buf.read(), Self::place(block, next)) {
                 self.generations[block as usize] = next;
@@ -158,7 +158,7 @@ impl Known {
         let size = self.generations.len() as u64 * BLOCK;
         for at in (0..size).step_by(PIECE as usize) {
             let len = PIECE.min(size - at);
-            let buf = read(env, &client, at, len).await.map_err(|error| error.to_string())?;
+            let buf = load::read(env, &client, at, len).await.map_err(|error| error.to_string())?;
             let bytes = buf.read();
             for (n, bytes) in (0..).zip(bytes.chunks(BLOCK as usize)) {
                 self.compare(at / BLOCK + n, bytes)?;
@@ -167,12 +167,4 @@ impl Known {
         client.close();
         Ok(())
     }
-}
-
-/// Reads `len` bytes at the address `at` of an export.
-pub async fn read(env: &Env, client: &Client, at: u64, len: u64) -> Result<Buf, Error> {
-    let buf = env.buf(len as usize)?;
-    let outcome = client.start(Command::Read, CommandFlags::NONE, at, len, Some(buf)).await;
-    outcome.result?;
-    outcome.buf.ok_or_else(|| Error::new(block::ErrorKind::Invalid, "a read without its bytes"))
 }

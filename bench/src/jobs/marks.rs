@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use api::routes;
-use bench::load::{self, Load, Pattern, Verify};
+use bench::load::{Load, Pattern, Verify};
 use serde_json::json;
 
 use crate::beside::spec;
-use crate::graph::{Bed, Served, said, until_over};
-use crate::report::Row;
-use crate::window::{Ground, Medium};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::{Bed, Served, said, until_over};
 
 /// Promise: at most this many writes of labels for each data write that reaches a member.
 const SHARE: f64 = 0.03;
@@ -72,7 +72,7 @@ pub fn measure(ground: &Ground) -> Result<Vec<Row>, String> {
     let served = above.serve(&graph(LOADS[0].iops))?;
     // The mirror cannot know yet that its members are equal, so it resyncs them first.
     until_over(&served.control, PATIENCE)?;
-    ground.fill(&served, SIZE)?;
+    ground.fill(&served.uri(), SIZE)?;
     let mut rows = Vec::new();
     for load in &LOADS {
         // The mirror itself keeps running.
@@ -132,11 +132,10 @@ fn write(ground: &Ground, uri: &str, time: Duration) -> Result<(), String> {
         time,
         span: Some(SIZE),
         verify: Verify::Nothing,
+        flush_every: None,
         structured: false,
     };
-    let outcome = ground.core.block_on(load::run(&ground.core.env(), uri, &load));
-    let outcome = outcome.map_err(|error| error.to_string())?;
-    outcome.first_error.map_or(Ok(()), |error| Err(error.to_string()))
+    ground.load(uri, &load).map(drop)
 }
 
 /// Reads the counters of both servers: the writes of clients to the mirror, and the writes that reached a member.

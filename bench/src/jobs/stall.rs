@@ -6,9 +6,10 @@ use api::{Client, JobCommand, JobRequest, JobState, routes};
 use serde_json::json;
 
 use crate::beside::{crypt, disk, spec, window_json};
-use crate::graph::{Bed, Served, job, said};
-use crate::report::Row;
-use crate::window::{Ground, Medium, Visit, Window};
+use crate::window::{Visit, Window, window};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::{Bed, Served, job, said};
 
 /// Promised longest latency of a client's request, in milliseconds.
 const LONGEST_MS: f64 = 200.0;
@@ -41,7 +42,7 @@ pub fn measure(ground: &Ground, medium: Medium) -> Result<Vec<Row>, String> {
     bed.write("key", "correct horse battery staple")?;
     let disk = disk("a", DATA_BYTES + LABELS_BYTES);
     let served = bed.serve(&spec(&disk, "", "a"))?;
-    ground.fill(&served, DATA_BYTES)?;
+    ground.fill(&served.uri(), DATA_BYTES)?;
     // Deriving the key costs as much as with the default settings.
     let after = bed.change_to(&spec(&disk, &crypt("256MiB", 4), "safe"));
     let first = |control: &Client| control.ask(&routes::APPLY, &after).map(drop).map_err(said);
@@ -57,10 +58,10 @@ fn turns(
     let visit = Visit { span: DATA_BYTES, warm_up: WARM_UP, time: TIME, job: None, may_end: true };
     let mut turns = Turns { with: Vec::new(), without: Vec::new(), moved: 0 };
     while turns.with.len() < TURNS_MAX {
-        turns.without.push(ground.window(served, &visit)?);
+        turns.without.push(window(ground, served, &visit)?);
         let begin: &(dyn Fn(&Client) -> Result<(), String> + Sync) =
             if turns.with.is_empty() { first } else { &resume };
-        turns.with.push(ground.window(served, &Visit { job: Some(begin), ..visit })?);
+        turns.with.push(window(ground, served, &Visit { job: Some(begin), ..visit })?);
         let (_, Some(now)) = job(&served.control)? else {
             turns.moved = DATA_BYTES;
             return Ok(turns);

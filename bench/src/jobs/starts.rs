@@ -7,9 +7,9 @@ use bench::stats::median;
 use serde_json::json;
 
 use crate::beside::{disk, spec};
-use crate::graph::{Bed, kill_after};
-use crate::report::Row;
-use crate::window::{Ground, Medium};
+use bench::ground::{Ground, Medium};
+use bench::rows::Row;
+use bench::served::{Bed, kill_after};
 
 /// Promised longest time of a start without replay of a log, and promised speed of the replay in bytes per second.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -29,6 +29,7 @@ const WRITES: Load = Load {
     time: Duration::ZERO,
     span: None,
     verify: Verify::Nothing,
+    flush_every: None,
     structured: false,
 };
 

@@ -1,14 +1,12 @@
 //! Measures clients of a volume for some time, together with a job (resync, scrub, migration) that runs in the same
 //! server.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use api::Client;
-use bench::load::{self, Load, Outcome, Pattern, Verify};
-use bench::places::Places;
-
-use crate::graph::{Served, progress};
+use bench::ground::Ground;
+use bench::load::{Load, Outcome, Pattern, Verify};
+use bench::served::{Served, progress};
 
 /// Number of requests in flight: enough to keep a disk busy, and so few that they wait for the disk and not for each
 /// other.
@@ -34,54 +32,6 @@ const ALONE_BYTES: u64 = 192 << 20;
 
 /// Longest time for that measurement if the job has not done a single byte, because other load keeps the disk busy.
 const ALONE_MAX: Duration = Duration::from_secs(10);
-
-/// The client, the directories and the number of rounds that all measurements share.
-pub struct Ground {
-    /// The event loop in which the client runs.
-    pub core: runtime::Core,
-    /// The directories for disks and specs, on disk and in memory.
-    pub places: Places,
-    /// Number of rounds of each measurement.
-    pub rounds: usize,
-}
-
-/// Where the files of the measured disks lie.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Medium {
-    /// On a file system in memory.
-    Memory,
-    /// On a disk of this machine.
-    Disk,
-}
-
-impl Medium {
-    /// Both storage media.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
-
-    /// Returns the name of the medium for the names of rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Disk => "disk",
-        }
-    }
-
-    /// Returns the name of the medium for the titles of rows.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Memory => "files in memory",
-            Self::Disk => "files on this machine's disk",
-        }
-    }
-
-    /// Returns the directory in which the measured disks lie.
-    pub fn place(self, ground: &Ground) -> PathBuf {
-        match self {
-            Self::Memory => ground.places.shm.clone(),
-            Self::Disk => ground.places.dir.clone(),
-        }
-    }
-}
 
 /// The measured figures of the clients, and of the job beside them.
 #[derive(Clone, Copy, Debug)]
@@ -114,35 +64,24 @@ pub struct Visit<'a> {
     pub may_end: bool,
 }
 
-impl Ground {
-    /// Fills the first `span` bytes of the volume with the pattern that clients compare reads with.
-    pub fn fill(&self, served: &Served<'_>, span: u64) -> Result<(), String> {
-        let filled = self.core.block_on(load::fill(&self.core.env(), &served.uri(), Some(span)));
-        filled.map_err(|error| error.to_string())
-    }
-
-    /// Runs clients on the volume, with or without a job, and returns the measured figures.
-    pub fn window(&self, served: &Served<'_>, visit: &Visit<'_>) -> Result<Window, String> {
-        let (uri, control) = (served.uri(), &served.control);
-        std::thread::scope(|scope| {
-            let watcher = scope.spawn(move || watch(control, visit));
-            let outcome = self.core.block_on(load::run(&self.core.env(), &uri, &visit.load()));
-            let job_bytes_per_s = watcher.join().map_err(|_| "the watcher panicked")??;
-            let outcome = outcome.map_err(|error| error.to_string())?;
-            if let Some(error) = outcome.first_error {
-                return Err(format!("{} errors; the first: {error}", outcome.errors));
-            }
-            if outcome.wrong > 0 {
-                return Err(format!("{} reads had wrong bytes", outcome.wrong));
-            }
-            Ok(Window {
-                iops: outcome.iops(),
-                p99_us: p99(&outcome).as_secs_f64() * 1e6,
-                longest_ms: outcome.longest.as_secs_f64() * 1e3,
-                job_bytes_per_s,
-            })
+/// Runs clients on the volume, with or without a job, and returns the measured figures.
+pub fn window(ground: &Ground, served: &Served<'_>, visit: &Visit<'_>) -> Result<Window, String> {
+    let (uri, control) = (served.uri(), &served.control);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(move || watch(control, visit));
+        let outcome = ground.load(&uri, &visit.load());
+        let job_bytes_per_s = watcher.join().map_err(|_| "the watcher panicked")??;
+        let outcome = outcome?;
+        if outcome.wrong > 0 {
+            return Err(format!("{} reads had wrong bytes", outcome.wrong));
+        }
+        Ok(Window {
+            iops: outcome.iops(),
+            p99_us: p99(&outcome).as_secs_f64() * 1e6,
+            longest_ms: outcome.longest.as_secs_f64() * 1e3,
+            job_bytes_per_s,
         })
-    }
+    })
 }
 
 impl Visit<'_> {
@@ -158,6 +97,7 @@ impl Visit<'_> {
             time: self.time,
             span: Some(self.span),
             verify: Verify::Everything,
+            flush_every: None,
             structured: false,
         }
     }

@@ -117,6 +117,7 @@ fn load(pattern: Pattern, connections: u32, depth: u32, block: u32) -> Load {
         time: ROUND,
         span: None,
         verify: Verify::Nothing,
+        flush_every: None,
         structured: false,
     }
 }

@@ -47,6 +47,9 @@ pub struct BenchArgs {
     /// Overwrite without asking: writes and --fill destroy the data of the export
     #[arg(long)]
     yes: bool,
+    /// Flush after each N requests of a connection
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    flush_every: Option<u32>,
     /// Request structured replies; simple ones are the same for every server
     #[arg(long)]
     structured: bool,
@@ -123,6 +126,7 @@ impl BenchArgs {
             time: self.time,
             span: self.span,
             verify: if self.fill { Verify::Everything } else { Verify::Nothing },
+            flush_every: self.flush_every,
             structured: self.structured,
         })
     }

@@ -1,4 +1,5 @@
-//! Starts the `cairn` program on a graph in a directory of its own, for the benchmark of jobs, and controls it.
+//! Starts the `cairn` program on a graph in a directory of its own, and controls it.
+#![allow(clippy::disallowed_methods, reason = "it starts servers and reads the real clock")]
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -6,12 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::load;
 use api::{ApplyRequest, ChangeWay, Client, Job, Problem, Progress, routes};
-use bench::load;
 use block::Env;
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::known;
 
 /// Longest time for a server to accept connections after its start, and to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +21,9 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The first lines of every spec after its name: the server listens at a Unix socket in the directory.
 const LISTEN: &str = "[nbd]\nlisten = \"unix:nbd.sock\"\n";
+
+/// Length in bytes of the read that shows that a server answers.
+const FIRST_READ_BYTES: u64 = 4096;
 
 /// The name of the graph in a spec.
 const NAME: &str = "bench";
@@ -142,8 +144,19 @@ impl Served<'_> {
     }
 
     /// Waits until the server has answered a read of the export `vol`.
+    ///
+    /// # Errors
+    /// The server has ended, or does not answer in time.
     pub async fn answers(&mut self, env: &Env) -> Result<(), String> {
-        let (begun, uri) = (Instant::now(), self.uri());
+        self.answers_on(env, "vol").await
+    }
+
+    /// Waits until the server has answered a read of an export.
+    ///
+    /// # Errors
+    /// The server has ended, or does not answer in time.
+    pub async fn answers_on(&mut self, env: &Env, export: &str) -> Result<(), String> {
+        let (begun, uri) = (Instant::now(), self.uri_of(export));
         loop {
             match first_read(env, &uri).await {
                 Ok(()) => return Ok(()),
@@ -205,7 +218,7 @@ impl Drop for Served<'_> {
 
 async fn first_read(env: &Env, uri: &str) -> block::Result<()> {
     let client = load::connect(env, uri, false).await?;
-    known::read(env, &client, 0, known::BLOCK).await?;
+    load::read(env, &client, 0, FIRST_READ_BYTES).await?;
     client.close();
     Ok(())
 }

@@ -1,0 +1,185 @@
+//! Measures maps in this process: bytes of metadata for each write, and reads of old and deep versions.
+
+use bench::ground::Ground;
+use bench::rows::Row;
+use bench::stats::median;
+use block::Result;
+use pool::live::Version;
+use serde_json::json;
+
+use crate::inside::{BLOCK, CACHE_BYTES, Inside, name, timed, us_each};
+
+/// Mapped bytes of the vdisk, its random writes, and those for each snapshot where every snapshot is kept.
+const MAPPED_GIB: u64 = 64;
+const WRITES: u64 = 3_000_000;
+const WRITES_PER_SNAPSHOT: u64 = 100;
+
+/// Promised bytes of metadata for each write.
+const WRITE_BYTES: f64 = 400.0;
+
+/// Blocks of the vdisk of reads: 1 GiB.
+const READ_BLOCKS: u64 = 1 << 18;
+
+/// Random reads of a version.
+const READS: u64 = 50_000;
+
+/// Promised time for each further tree, in microseconds, and the trees that a version may have.
+const TREE_US: f64 = 0.25;
+const TREES: f64 = 4.0;
+
+/// Measures the bytes written below for each random write, at depth 128 over a large mapped disk.
+pub fn writes(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for keeps in [false, true] {
+        let inside = Inside::new(ground, MAPPED_GIB * 2, CACHE_BYTES)?;
+        let (written, reads, nodes_each, whole_us) = inside.run(async {
+            let (disk_name, blocks) = (name("big"), (MAPPED_GIB << 30) / BLOCK);
+            let disk = inside.vdisk(&disk_name, blocks).await?;
+            inside.fill(&disk, 0, blocks).await?;
+            inside.pool.checkpoint().await?;
+            let (before, nodes) = (inside.disk.counts(), inside.node_bytes());
+            let reads_before = inside.pool.node_counts().0;
+            let writes = async {
+                for _ in 0..WRITES / WRITES_PER_SNAPSHOT {
+                    inside.write_random(&disk, blocks, WRITES_PER_SNAPSHOT, 128).await?;
+                    if keeps {
+                        inside.pool.snapshot(std::slice::from_ref(&disk_name), None).await?;
+                    }
+                }
+                inside.pool.checkpoint().await
+            };
+            let (took, ()) = timed(writes).await?;
+            let counts = inside.disk.counts().since(before);
+            let usage = inside.pool.usage();
+            let kept_writes = (usage.data_bytes / BLOCK - blocks).max(1) as f64;
+            let nodes = inside.node_bytes().saturating_sub(nodes) as f64;
+            Ok((
+                counts.metadata_bytes() as f64 / WRITES as f64,
+                (inside.pool.node_counts().0 - reads_before) as f64 / WRITES as f64,
+                if keeps { nodes / kept_writes } else { nodes },
+                us_each(took, WRITES),
+            ))
+        })?;
+        let form = "random writes of 4 KiB at depth 128 over 64 GiB";
+        rows.push(Row {
+            id: format!("metadata-{}", if keeps { "kept" } else { "written" }),
+            title: match keeps {
+                false => format!("{form}: metadata written for each, log included"),
+                true => {
+                    "the same, a snapshot every 100 writes kept: nodes for each block".to_owned()
+                }
+            },
+            aim: format!("{WRITE_BYTES:.0} bytes"),
+            figure: match keeps {
+                false => format!(
+                    "{written:.0} bytes; {reads:.2} node reads of merges, {whole_us:.1} us in all"
+                ),
+                true => format!(
+                    "{nodes_each:.0} bytes; {written:.0} bytes written for each write, \
+                     {reads:.2} node reads, {whole_us:.1} us"
+                ),
+            },
+            holds: Some(if keeps { nodes_each } else { written } <= WRITE_BYTES),
+            rounds: json!([written, reads, nodes_each, whole_us]),
+        });
+    }
+    Ok(rows)
+}
+
+/// Measures random reads of the head, a middle version and the oldest, 1 to 1,000 snapshots or clones deep.
+pub fn depths(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for clones in [false, true] {
+        let mut found = Vec::new();
+        for depth in [1, 10, 100, 1000] {
+            found.push((depth, measured(ground, depth, clones)?));
+        }
+        let flat = found[0].1[0].0;
+        let worst = found.iter().flat_map(|(_, all)| all.map(|(us, _)| us)).fold(0.0, f64::max);
+        let requests = found.iter().flat_map(|(_, all)| all.map(|(_, n)| n)).fold(0.0, f64::max);
+        let words: Vec<String> = found
+            .iter()
+            .map(|(depth, [head, middle, oldest])| {
+                format!("{depth}: {:.2}, {:.2}, {:.2} us", head.0, middle.0, oldest.0)
+            })
+            .collect();
+        let most = flat + TREE_US * TREES;
+        rows.push(Row {
+            id: format!("depth-{}", if clones { "clones" } else { "snapshots" }),
+            title: format!(
+                "random reads of 4 KiB, head, middle and oldest of 1 to 1,000 {}, map in the cache",
+                if clones { "clones of each other" } else { "snapshots" }
+            ),
+            aim: format!("one request below each; flat and {TREE_US} us for each further tree"),
+            figure: format!("{requests:.3} requests; {}", words.join("; ")),
+            holds: Some(worst <= most && requests < 1.001),
+            rounds: json!(
+                found
+                    .iter()
+                    .map(|(depth, all)| json!([depth, all.map(|(us, n)| [us, n])]))
+                    .collect::<Vec<_>>()
+            ),
+        });
+    }
+    Ok(rows)
+}
+
+/// Returns microseconds and requests below of a read, for the head, the middle version and the oldest.
+fn measured(
+    ground: &Ground,
+    depth: u64,
+    clones: bool,
+) -> std::result::Result<[(f64, f64); 3], String> {
+    let inside = Inside::new(ground, 32, 256 << 20)?;
+    inside.run(async {
+        let gold = name("v0");
+        let mut disk = inside.vdisk(&gold, READ_BLOCKS).await?;
+        inside.fill(&disk, 0, READ_BLOCKS).await?;
+        let mut versions = Vec::new();
+        for n in 1..=depth {
+            let last = if clones { name(&format!("v{}", n - 1)) } else { gold.clone() };
+            let number = inside.pool.snapshot(std::slice::from_ref(&last), None).await?[0];
+            versions.push(format!("{last}@{number}"));
+            if clones {
+                let origin = pool::name::VersionName::parse(&format!("{last}@{number}"))?;
+                inside.pool.clone_of(&origin, &name(&format!("v{n}"))).await?;
+                disk = inside.open(&format!("v{n}")).await?;
+            }
+            inside.write_random(&disk, READ_BLOCKS, READ_BLOCKS / 100, 32).await?;
+            if n % 64 == 0 {
+                inside.pool.checkpoint().await?;
+            }
+        }
+        // Twice: a checkpoint settles snapshots that the one before has counted.
+        for _ in 0..2 {
+            inside.pool.checkpoint().await?;
+        }
+        let middle = inside.open(&versions[versions.len() / 2]).await?;
+        let oldest = inside.open(&versions[0]).await?;
+        let mut all = [(0.0, 0.0); 3];
+        for (found, version) in all.iter_mut().zip([&disk, &middle, &oldest]) {
+            // The first pass brings the map into the cache.
+            read(&inside, version).await?;
+            let mut us = Vec::new();
+            let before = inside.disk.counts().reads;
+            for _ in 0..ground.rounds {
+                us.push(read(&inside, version).await?);
+            }
+            let requests = (inside.disk.counts().reads - before) as f64;
+            *found = (median(&us).value, requests / (READS * ground.rounds as u64) as f64);
+        }
+        Ok(all)
+    })
+}
+
+/// Reads random blocks of a version, one after the other. Returns the microseconds of each.
+async fn read(inside: &Inside<'_>, version: &Version) -> Result<f64> {
+    let into = inside.env().buf(BLOCK as usize)?;
+    let reads = async {
+        for _ in 0..READS {
+            inside.pool.read(version, inside.draw(READ_BLOCKS), &into).await?;
+        }
+        Ok(())
+    };
+    Ok(us_each(timed(reads).await?.0, READS))
+}
