@@ -1,4 +1,4 @@
-//! What the measurements of a benchmark program share: the client, the directories, the number of rounds.
+//! The parts that all measurements of a benchmark program share: the client, the directories, the number of rounds.
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -122,7 +122,7 @@ struct Run {
     outcome: RefCell<Outcome>,
 }
 
-/// What the workers of a connection share.
+/// The state that the workers of a connection share.
 struct Stream {
     /// Address of the next request of a sequential stream.
     at: std::cell::Cell<u64>,

@@ -38,7 +38,7 @@ const SNAPSHOT_COST: f64 = 1.04;
 /// Random writes to an image before it is cloned.
 const CLONE_WRITES: u64 = 8_000;
 
-/// Depth of the chains whose top is read.
+/// Depth of the chains.
 const CHAIN: u64 = 100;
 
 /// The specification of a raw file.
@@ -139,7 +139,7 @@ pub fn writes(ground: &Ground) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What a server has done for each request of its clients.
+/// The cost of a request for a server.
 #[derive(Clone, Copy)]
 struct Cost {
     cpu_us: f64,

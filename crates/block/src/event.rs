@@ -67,6 +67,14 @@ pub enum What {
     DiskDeleted,
     /// The path of a disk leads to another file, or to none.
     DiskMoved,
+    /// Virtual disks were created by command, or cloned.
+    VdiskCreated,
+    /// A virtual disk or a snapshot was removed by command.
+    VdiskRemoved,
+    /// A virtual disk was rolled back to a snapshot.
+    VdiskRolledBack,
+    /// The map of a virtual disk is damaged.
+    VdiskDamaged,
 }
 
 impl What {
@@ -94,6 +102,10 @@ impl What {
             Self::DiskCut => "disk-cut",
             Self::DiskDeleted => "disk-deleted",
             Self::DiskMoved => "disk-moved",
+            Self::VdiskCreated => "vdisk-created",
+            Self::VdiskRemoved => "vdisk-removed",
+            Self::VdiskRolledBack => "vdisk-rolled-back",
+            Self::VdiskDamaged => "vdisk-damaged",
         }
     }
 
@@ -106,7 +118,10 @@ impl What {
             | Self::ScrubEnded
             | Self::JobBegun
             | Self::JobPaused
-            | Self::JobEnded => Level::Info,
+            | Self::JobEnded
+            | Self::VdiskCreated
+            | Self::VdiskRemoved
+            | Self::VdiskRolledBack => Level::Info,
             Self::RangeRewritten
             | Self::SpareTaken
             | Self::JobStopped
@@ -120,7 +135,8 @@ impl What {
             | Self::DeviceFull
             | Self::FlushFailed
             | Self::DiskCut
-            | Self::DiskDeleted => Level::Error,
+            | Self::DiskDeleted
+            | Self::VdiskDamaged => Level::Error,
         }
     }
 }
@@ -228,7 +244,7 @@ mod tests {
     #[test]
     fn event_types_have_distinct_names_and_are_documented() {
         let document = include_str!("../../../docs/events.md");
-        const ALL: [What; 21] = [
+        const ALL: [What; 25] = [
             What::MemberFailed,
             What::ResyncBegun,
             What::ResyncEnded,
@@ -250,6 +266,10 @@ mod tests {
             What::DiskCut,
             What::DiskDeleted,
             What::DiskMoved,
+            What::VdiskCreated,
+            What::VdiskRemoved,
+            What::VdiskRolledBack,
+            What::VdiskDamaged,
         ];
         let words: BTreeSet<_> = ALL.iter().map(|what| what.word()).collect();
         assert_eq!(words.len(), ALL.len());

@@ -4,6 +4,7 @@
 
 mod common;
 
+use api::EventLine;
 use common::{Dir, Serve, tool};
 use serde_json::Value;
 
@@ -176,6 +177,36 @@ fn rollback_goes_back_and_forward() {
     assert!(forward["taken"].as_u64().unwrap() > 2, "{forward}");
     io(&dir, "vms/web", &["read -P 2 0 64k", "read -P 0 64k 64k"]);
     io(&dir, "vms/web@monday", &["read -P 1 0 64k"]);
+}
+
+#[test]
+fn commands_that_make_and_remove_virtual_disks_are_events() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let _serve = begin(&dir, "g.toml");
+    dir.text(&["vdisk", "create", "vms/web", "8M", "--dry-run"]);
+    dir.text(&["vdisk", "create", "vms/web", "8M"]);
+    dir.text(&["vdisk", "snap", "vms/web@monday"]);
+    dir.text(&["vdisk", "clone", "vms/web@monday", "vms/job-{n}", "--count", "3"]);
+    dir.text(&["vdisk", "rollback", "vms/web@monday"]);
+    dir.text(&["vdisk", "rm", "vms/web@monday", "--yes"]);
+    dir.text(&["vdisk", "rm", "vms/job-2", "--yes"]);
+    let lines = dir.text(&["-o", "json", "events"]);
+    let lines = lines.lines().map(|line| serde_json::from_str::<EventLine>(line).unwrap());
+    let of_pool = lines.filter(|event| event.device == "vms");
+    let told: Vec<_> = of_pool
+        .map(|it| format!("{} {}: {}", it.event, it.member.unwrap_or_default(), it.words))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "vdisk-created web: 8 MiB",
+            "vdisk-created job-1: clone of web@monday, and 2 more",
+            "vdisk-rolled-back web: to web@monday",
+            "vdisk-removed web@monday: 4 clones depend on it",
+            "vdisk-removed job-2: ",
+        ]
+    );
 }
 
 #[test]

@@ -18,7 +18,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("export", &["block", "engine", "tls", "wire"]),
     ("net", &["block", "kind", "tls", "wire"]),
     ("runtime", &["block"]),
-    ("bench", &["api", "block", "engine", "graph", "kinds", "net", "runtime", "wire"]),
+    (
+        "bench",
+        &["api", "block", "engine", "graph", "kinds", "meta", "net", "pool", "runtime", "wire"],
+    ),
     ("api", &["block"]),
     ("attach", &["block", "wire"]),
     ("supervisor", &["block", "runtime"]),

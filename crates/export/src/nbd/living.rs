@@ -8,21 +8,21 @@ const SHORT: usize = 16;
 
 /// A list of values that others own. It forgets dropped values when its length has doubled, so that an addition to a
 /// long list costs no look at all others.
-pub struct Living<T: ?Sized>(RefCell<List<T>>);
+pub struct Living<T>(RefCell<List<T>>);
 
-struct List<T: ?Sized> {
+struct List<T> {
     all: Vec<Weak<T>>,
     /// Length at which the list forgets dropped values.
     full: usize,
 }
 
-impl<T: ?Sized> Default for Living<T> {
+impl<T> Default for Living<T> {
     fn default() -> Self {
         Self(RefCell::new(List { all: Vec::new(), full: SHORT }))
     }
 }
 
-impl<T: ?Sized> Living<T> {
+impl<T> Living<T> {
     /// Adds a value.
     pub fn add(&self, value: Weak<T>) {
         let List { all, full } = &mut *self.0.borrow_mut();

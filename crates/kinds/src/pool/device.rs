@@ -9,10 +9,10 @@ use ::pool::name::{Label, SnapshotRef, VdiskName, VersionName};
 use block::control::state::{Check, Checked};
 use block::control::{Command, Reply, VerbInfo, volume};
 use block::env::LocalFuture;
-use block::units::format_duration;
+use block::units::{format_duration, format_size};
 use block::{
     Device, Handover, Health, Info, NO_SPACE_MAX, Op, OpenMode, OpenedVolume, Report, Request,
-    Result, SpaceUse, VolumeEntry, VolumeFacts, VolumeId, Volumes, VolumesVisitor,
+    Result, SpaceUse, VolumeEntry, VolumeFacts, VolumeId, Volumes, VolumesVisitor, What,
 };
 
 use super::VERBS;
@@ -65,6 +65,12 @@ impl PoolDevice {
             };
             if !args.dry_run {
                 pool.flush().await?;
+                let words = match dependants {
+                    0 => String::new(),
+                    1 => "one clone depends on it".to_owned(),
+                    count => format!("{count} clones depend on it"),
+                };
+                self.opening.emit(What::VdiskRemoved, &args.name, words);
             }
             return Ok(Reply::of::<volume::Remove>(volume::Removed { dependants }));
         }
@@ -80,6 +86,7 @@ impl PoolDevice {
             }
             let taken = pool.roll_back(&to).await?;
             pool.flush().await?;
+            self.opening.emit(What::VdiskRolledBack, &to.vdisk.to_string(), format!("to {to}"));
             return Ok(Reply::of::<RollBack>(RolledBack { taken }));
         }
         // A flush may take snapshots, so a dry run has none.
@@ -124,8 +131,27 @@ impl PoolDevice {
         }
         if !is_dry_run {
             pool.flush().await?;
+            self.emit_created(command);
         }
         command.done(Ok(())).await
+    }
+}
+
+impl PoolDevice {
+    /// Reports the vdisks that a command has created.
+    fn emit_created(&self, command: &Command) {
+        let emit = |name, words| self.opening.emit(What::VdiskCreated, name, words);
+        if let Some(args) = command.args::<volume::Create>() {
+            emit(&args.name, format_size(args.size_bytes));
+        } else if let Some(CloneArgs { of, names, .. }) = command.args::<CloneOf>() {
+            match &names[..] {
+                [] => {}
+                [name] => emit(name, format!("clone of {of}")),
+                [first, others @ ..] => {
+                    emit(first, format!("clone of {of}, and {} more", others.len()));
+                }
+            }
+        }
     }
 }
 

@@ -155,7 +155,7 @@ fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, state, .. } = making;
     let lower = lowers.remove(0);
     let options = options(config, lower.info(), &*state);
-    let opening = Opening::new(env, lower, state, options);
+    let opening = Opening::new(&config.name, env, lower, state, options);
     Box::pin(async move {
         opening.begin(async |_| Ok(())).await?;
         Ok(Rc::new(PoolDevice::new(opening)) as Rc<dyn AnyDevice>)

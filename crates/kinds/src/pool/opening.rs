@@ -7,7 +7,9 @@ use std::rc::Rc;
 use ::pool::cell::{CellFlags, PoolCell};
 use ::pool::geometry::Geometry;
 use ::pool::live::{Lost, Options, Pool, Version, VersionId};
-use block::{Env, Error, Lower, Notify, Result, StateStore, TaskGroup, bail, error, first};
+use block::{
+    Env, Error, Event, Lower, Notify, Result, StateStore, TaskGroup, What, bail, error, first,
+};
 use meta::Uuid;
 
 use crate::kept::{Kept, Start};
@@ -15,6 +17,8 @@ use crate::kept::{Kept, Start};
 /// The pool of a device, from the time when the device is made. The pool is complete later if a live change makes the
 /// device: it is first opened for reading.
 pub struct Opening {
+    /// Name of the device in the spec.
+    name: String,
     pub env: Env,
     pub lower: Lower,
     kept: Kept,
@@ -42,9 +46,16 @@ pub struct Held {
 }
 
 impl Opening {
-    /// Creates the opening of a pool, which is not open yet.
-    pub fn new(env: &Env, lower: Lower, store: Rc<dyn StateStore>, options: Options) -> Rc<Self> {
+    /// Creates the opening of the pool of the device `name`, which is not open yet.
+    pub fn new(
+        name: &str,
+        env: &Env,
+        lower: Lower,
+        store: Rc<dyn StateStore>,
+        options: Options,
+    ) -> Rc<Self> {
         Rc::new(Self {
+            name: name.to_owned(),
             env: env.clone(),
             kept: Kept::new(store, 1, options.read_only),
             lower,
@@ -162,9 +173,22 @@ impl Opening {
             }
             assert!(held.version.set(version).is_ok(), "a version is opened once");
         }
+        for words in pool.damage() {
+            self.emit(What::VdiskDamaged, "", words);
+        }
+        let (env, device) = (self.env.clone(), self.name.clone());
+        pool.set_on_damage(Box::new(move |vdisk, error| {
+            let event = event(What::VdiskDamaged, &device, vdisk, error.to_string());
+            env.emit(event);
+        }));
         let first = self.pool.set(pool);
         assert!(first.is_ok(), "a pool is opened once");
         Ok(())
+    }
+
+    /// Reports what a command has done to a virtual disk or snapshot.
+    pub fn emit(&self, what: What, version: &str, words: String) {
+        self.env.emit(event(what, &self.name, version, words));
     }
 
     fn next_without_version(&self) -> Option<(VersionId, Rc<Held>)> {
@@ -310,4 +334,10 @@ impl Opening {
         }
         closing.done();
     }
+}
+
+/// Returns an event of the device of a pool about a virtual disk or snapshot.
+fn event(what: What, device: &str, version: &str, words: String) -> Event {
+    let member = (!version.is_empty()).then(|| version.to_owned());
+    Event { what, device: device.to_owned(), member, words }
 }

@@ -98,7 +98,7 @@ fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, state, .. } = making;
     let lower = lowers.remove(0);
     let options = options(config, lower.info(), &*state);
-    let opening = Opening::new(env, lower, state, options);
+    let opening = Opening::new(&config.name, env, lower, state, options);
     let size = config.size(&SIZE).unwrap_or_default();
     Box::pin(async move {
         let fill = async move |pool: &::pool::live::Pool| {

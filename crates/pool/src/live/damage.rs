@@ -74,7 +74,10 @@ impl Inner {
                     "" => error.to_string(),
                     name => format!("{name}: {error}"),
                 };
-                self.damage.borrow_mut().insert(vdisk.number, words);
+                let before = self.damage.borrow_mut().insert(vdisk.number, words);
+                if let (None, Some(call)) = (before, self.on_damage.get()) {
+                    call(&name, &error);
+                }
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -51,7 +51,7 @@ pub use check::{Blocks, Checked};
 pub use commit::ROOM_WITHIN;
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
-pub use pool::{CHANGES_MAX, Pool, UNFLUSHED_BYTES_MAX, Usage};
+pub use pool::{CHANGES_MAX, OnDamage, Pool, UNFLUSHED_BYTES_MAX, Usage};
 pub use read::READS_MAX;
 pub use rollback::LINES_MAX;
 pub use rules::{Keep, Taking};

@@ -1,6 +1,6 @@
 //! Making and opening a pool: the roots, the log, and its replay.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -271,6 +271,7 @@ fn inner(
         unflushed_bytes: Cell::new(0),
         ended: RefCell::default(),
         damage: RefCell::default(),
+        on_damage: OnceCell::new(),
         data_freed: Cell::new(0),
         nodes_freed: Cell::new(0),
         undiscarded: Cell::new(0),

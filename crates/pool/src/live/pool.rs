@@ -1,6 +1,6 @@
 //! The open pool: its parts, the state that they share, and its public operations.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -37,6 +37,10 @@ pub(super) const CHANGES_HALF: usize = CHANGES_MAX / 2;
 
 /// Most bytes of data that no flush covers. The next record waits for a flush.
 pub const UNFLUSHED_BYTES_MAX: u64 = 256 << 20;
+
+/// A function that gets the first damage of the map of a vdisk: the name of the vdisk, empty if it was removed, and the
+/// error.
+pub type OnDamage = Box<dyn Fn(&str, &Error)>;
 
 /// An open pool. A clone is another handle to the same pool.
 #[derive(Clone)]
@@ -79,6 +83,8 @@ pub struct Inner {
     pub ended: RefCell<Vec<(u64, VersionId)>>,
     /// Damage of maps that checkpoints have met, by vdisk.
     pub damage: RefCell<BTreeMap<u64, String>>,
+    /// Gets the first damage of each vdisk.
+    pub on_damage: OnceCell<OnDamage>,
     /// Blocks of data and nodes that checkpoints have freed.
     pub data_freed: Cell<u64>,
     pub nodes_freed: Cell<u64>,
@@ -559,6 +565,14 @@ impl Pool {
     /// Returns the error after which the pool takes no changes, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.0.failure.borrow().clone()
+    }
+
+    /// Sets the function that gets the first damage of each vdisk from now on.
+    ///
+    /// # Panics
+    /// If it is set twice.
+    pub fn set_on_damage(&self, call: OnDamage) {
+        assert!(self.0.on_damage.set(call).is_ok(), "one function gets the damage of a pool");
     }
 
     /// Returns the damage of maps that checkpoints have met: of each vdisk that it concerns, the newest.

@@ -1,5 +1,6 @@
 //! A pool on one disk with damaged nodes: all but the range of the node goes on.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use block::{Env, ErrorKind};
@@ -64,10 +65,17 @@ fn pool_with_damaged_map_serves_and_takes_all_else() {
         let error = part(&env, &pool, "web", 4).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(part(&env, &pool, "other", 4).await.unwrap(), [300, 301, 302, 303]);
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let to = told.clone();
+        pool.set_on_damage(Box::new(move |vdisk, error| {
+            to.borrow_mut().push((vdisk.to_owned(), error.kind()));
+        }));
         write(&env, &pool, "web", 0, 400).await;
         write(&env, &pool, "other", 0, 500).await;
         pool.checkpoint().await.unwrap();
         assert!(pool.damage()[0].starts_with("web: "), "{:?}", pool.damage());
+        pool.checkpoint().await.unwrap();
+        assert_eq!(*told.borrow(), [("web".to_owned(), ErrorKind::Corrupt)], "told once");
         // New blocks cover the damaged part.
         assert_eq!(part(&env, &pool, "web", 4).await.unwrap(), [400, 401, 402, 403]);
         part(&env, &pool, "web", 12).await.unwrap_err();
