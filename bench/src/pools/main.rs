@@ -61,7 +61,10 @@ fn parts() -> Vec<Part> {
     add("remove", removal::snapshots);
     add("space", removal::space);
     add("metadata", maps::writes);
+    add("metadata-flushed", maps::flushed_writes);
     add("depth", maps::depths);
+    add("node-reads", maps::node_reads);
+    add("growth", maps::growth);
     add("command-clones", service::clones);
     add("first-use", service::first_use);
     add("memory", service::memory);

@@ -86,6 +86,119 @@ pub fn writes(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
     Ok(rows)
 }
 
+/// Measures the bytes written below for each random write at depth 1, with a flush after each.
+pub fn flushed_writes(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    const BLOCKS: u64 = 1 << 20;
+    const COUNT: u64 = 200_000;
+    const LOG_BYTES: f64 = 4096.0;
+    const NODE_BYTES: f64 = 600.0;
+    let inside = Inside::new(ground, 16, CACHE_BYTES)?;
+    let (bytes, writes, flushes) = inside.run(async {
+        let disk = inside.vdisk(&name("vol"), BLOCKS).await?;
+        inside.fill(&disk, 0, BLOCKS).await?;
+        inside.pool.checkpoint().await?;
+        let before = inside.disk.counts();
+        for _ in 0..COUNT {
+            inside.write(&disk, inside.draw(BLOCKS)).await?;
+            inside.pool.flush().await?;
+        }
+        inside.pool.checkpoint().await?;
+        let counts = inside.disk.counts().since(before);
+        let each = |count: u64| count as f64 / COUNT as f64;
+        Ok((each(counts.metadata_bytes()), each(counts.writes), each(counts.flushes)))
+    })?;
+    Ok(vec![Row {
+        id: "metadata-flushed".to_owned(),
+        title: "random writes of 4 KiB at depth 1, a flush after each: metadata written for each"
+            .to_owned(),
+        aim: format!("a log block and {NODE_BYTES:.0} bytes"),
+        figure: format!("{bytes:.0} bytes in all; {writes:.2} requests, {flushes:.2} flushes"),
+        holds: Some(bytes <= LOG_BYTES + NODE_BYTES),
+        rounds: json!([bytes, writes, flushes]),
+    }])
+}
+
+/// Measures the nodes that random reads bring from the disk, with a cache for a tenth of the map.
+pub fn node_reads(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    // Scattered blocks, so that the map is long: a run for each block.
+    let fill = async |inside: &Inside<'_>| {
+        let disk = inside.vdisk(&name("vol"), READ_BLOCKS).await?;
+        inside.fill(&disk, 0, READ_BLOCKS).await?;
+        inside.write_random(&disk, READ_BLOCKS, READ_BLOCKS, 32).await?;
+        inside.pool.checkpoint().await?;
+        Ok::<_, block::Error>(disk)
+    };
+    let large = Inside::new(ground, 32, CACHE_BYTES)?;
+    large.run(fill(&large))?;
+    let map_bytes = large.node_bytes();
+    let small = Inside::new(ground, 32, map_bytes / 10)?;
+    let each = small.run(async {
+        let disk = fill(&small).await?;
+        read(&small, &disk).await?;
+        let before = small.pool.node_counts().0;
+        read(&small, &disk).await?;
+        Ok((small.pool.node_counts().0 - before) as f64 / READS as f64)
+    })?;
+    Ok(vec![Row {
+        id: "node-reads".to_owned(),
+        title: "random reads of 4 KiB, cache for a tenth of the map: node reads for each"
+            .to_owned(),
+        aim: "one for the tree".to_owned(),
+        figure: format!("{each:.2}; the map has {} KiB", map_bytes >> 10),
+        holds: Some(each <= 1.0),
+        rounds: json!([each, map_bytes]),
+    }])
+}
+
+/// Measures a read and a write with ten times the vdisks, the snapshots and the data.
+pub fn growth(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    const MOST: f64 = 1.1;
+    let mut ratios = [Vec::new(), Vec::new()];
+    for _ in 0..ground.rounds {
+        let small = grown(ground, 1)?;
+        let large = grown(ground, 10)?;
+        ratios[0].push(large.0 / small.0);
+        ratios[1].push(large.1 / small.1);
+    }
+    let [reads, writes] = [&ratios[0], &ratios[1]].map(|all| median(all));
+    let words =
+        |one: bench::stats::Median| format!("{:.2} ({:.2} to {:.2})", one.value, one.low, one.high);
+    Ok(vec![Row {
+        id: "growth".to_owned(),
+        title: "1,000 instead of 100 vdisks with 10,000 instead of 1,000 snapshots and 10 times \
+                the data: time of a request"
+            .to_owned(),
+        aim: format!("{MOST} times"),
+        figure: format!("reads {}, writes {}", words(reads), words(writes)),
+        holds: Some(reads.value <= MOST && writes.value <= MOST),
+        rounds: json!(ratios),
+    }])
+}
+
+/// Returns the microseconds of a read and of a write, in a pool of `times` the smallest one.
+fn grown(ground: &Ground, times: u64) -> std::result::Result<(f64, f64), String> {
+    const SMALL: u64 = 1 << 16;
+    let inside = Inside::new(ground, 32, 256 << 20)?;
+    inside.run(async {
+        let first = inside.vdisk(&name("v0"), READ_BLOCKS).await?;
+        inside.fill(&first, 0, READ_BLOCKS).await?;
+        for n in 1..100 * times {
+            let vdisk = name(&format!("v{n}"));
+            let disk = inside.vdisk(&vdisk, SMALL).await?;
+            inside.fill(&disk, 0, 4096).await?;
+            for _ in 0..10 {
+                inside.write_random(&disk, 4096, 16, 16).await?;
+                inside.pool.snapshot(std::slice::from_ref(&vdisk), None).await?;
+            }
+        }
+        inside.pool.checkpoint().await?;
+        read(&inside, &first).await?;
+        let reads = read(&inside, &first).await?;
+        let writes = async { inside.write_random(&first, READ_BLOCKS, READS, 1).await };
+        Ok((reads, us_each(timed(writes).await?.0, READS)))
+    })
+}
+
 /// Measures random reads of the head, a middle version and the oldest, 1 to 1,000 snapshots or clones deep.
 pub fn depths(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
     let mut rows = Vec::new();
