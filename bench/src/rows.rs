@@ -5,8 +5,10 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::arguments::{Arguments, saved};
@@ -112,11 +114,26 @@ fn write(out: &Path, name: &str, results: &Value) -> Result<(), String> {
     save(&format!("{name}.md"), &table(results))
 }
 
-/// Runs the measurements `parts` of a benchmark program as its arguments demand, and writes their table.
-///
-/// # Errors
-/// No part is to run; errors of the system. The error of a measurement is a row.
-pub fn run(arguments: &Arguments, written: &Table, parts: Vec<Part>) -> Result<(), String> {
+/// Measures promises of Cairn, and writes a table of them.
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+/// Runs the measurements `parts` of a benchmark program as its command line demands, and writes their table.
+pub fn main(written: &Table, parts: Vec<Part>) -> ExitCode {
+    match run(&Command::parse().arguments, written, parts) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the parts that the arguments select. The error of a measurement is a row.
+fn run(arguments: &Arguments, written: &Table, parts: Vec<Part>) -> Result<(), String> {
     if let Some(path) = &arguments.table {
         print!("{}", table(&saved(path)?));
         return Ok(());

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::load;
+use crate::ground::Ground;
+use crate::load::{self, Load};
 use api::{ApplyRequest, ChangeWay, Client, Job, Problem, Progress, routes};
 use block::Env;
 use rustix::process::{Pid, Signal, kill_process};
@@ -184,6 +185,32 @@ impl Served<'_> {
         self.child.id()
     }
 
+    /// Kills the server after `time` under a load on an export, and starts it again. Returns the new server, and the
+    /// milliseconds from its start to its first answer.
+    ///
+    /// # Errors
+    /// The server cannot be killed, or does not answer in time.
+    pub fn killed_under(
+        self,
+        ground: &Ground,
+        export: &str,
+        load: &Load,
+        time: Duration,
+    ) -> Result<(Self, f64), String> {
+        let (bed, uri, pid) = (self.bed, self.uri_of(export), self.pid());
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(move || kill_after(pid, time));
+            // The load ends with an error when the server is killed.
+            let _ = ground.load(&uri, &Load { time: time * 2, ..load.clone() });
+            killer.join().map_err(|_| "the killer panicked")?
+        })?;
+        self.kill();
+        let begun = Instant::now();
+        let mut again = bed.start(&["serve", "bench.toml"])?;
+        ground.core.block_on(again.answers_on(&ground.core.env(), export))?;
+        Ok((again, begun.elapsed().as_secs_f64() * 1e3))
+    }
+
     /// Kills the server, and waits until its process has ended.
     pub fn kill(mut self) {
         let _ = self.child.kill();
@@ -224,7 +251,7 @@ async fn first_read(env: &Env, uri: &str) -> block::Result<()> {
 }
 
 /// Kills the process `pid` of a server after `time`.
-pub fn kill_after(pid: u32, time: Duration) -> Result<(), String> {
+fn kill_after(pid: u32, time: Duration) -> Result<(), String> {
     std::thread::sleep(time);
     kill(pid)
 }

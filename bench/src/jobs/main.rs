@@ -24,30 +24,15 @@ mod window;
 
 use std::process::ExitCode;
 
-use bench::arguments::Arguments;
 use bench::ground::Medium;
 use bench::rows::{self, Measure, Part, Table};
-use clap::Parser;
 
 /// Name of the files of the results, and the lines before and after the table in the document.
 const TABLE: Table =
     Table { name: "jobs", begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
 
-/// Measures what is promised of changes under load.
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
 fn main() -> ExitCode {
-    match rows::run(&Command::parse().arguments, &TABLE, parts()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    rows::main(&TABLE, parts())
 }
 
 fn parts() -> Vec<Part> {

@@ -1,15 +1,15 @@
 //! Measures starts of a server after a kill: the time from the command to the first reply to a client.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bench::load::{self, Load, Pattern, Verify};
+use bench::load::{Load, Pattern, Verify};
 use bench::stats::median;
 use serde_json::json;
 
 use crate::beside::{disk, spec};
 use bench::ground::{Ground, Medium};
 use bench::rows::Row;
-use bench::served::{Bed, kill_after};
+use bench::served::Bed;
 
 /// Promised longest time of a start without replay of a log, and promised speed of the replay in bytes per second.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -87,20 +87,10 @@ pub fn measure(ground: &Ground, graph: Graph) -> Result<Vec<Row>, String> {
     let mut served = bed.serve(&graph.spec())?;
     let mut took_ms = Vec::new();
     for round in 0..ground.rounds {
-        let (uri, pid) = (served.uri(), served.pid());
         let time = Duration::from_millis(1500 + 700 * round as u64);
-        std::thread::scope(|scope| {
-            let killer = scope.spawn(move || kill_after(pid, time));
-            let load = Load { time: time * 2, ..WRITES };
-            // The load ends with an error when the server is killed.
-            let _ = ground.core.block_on(load::run(&ground.core.env(), &uri, &load));
-            killer.join().map_err(|_| "the killer panicked")?
-        })?;
-        served.kill();
-        let begun = Instant::now();
-        served = bed.start(&["serve", "bench.toml"])?;
-        ground.core.block_on(served.answers(&ground.core.env()))?;
-        took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        let (again, ms) = served.killed_under(ground, "vol", &WRITES, time)?;
+        served = again;
+        took_ms.push(ms);
     }
     let worst = took_ms.iter().copied().fold(0.0, f64::max);
     let longest_ms = graph.longest().as_secs_f64() * 1e3;

@@ -320,7 +320,7 @@ pub fn chains(ground: &Ground) -> Result<Vec<Row>, String> {
         Ok(())
     };
     measure(&pool.uri_of("vms/v0"), &image, &mut flat)?;
-    // One percent of the blocks of each layer; the bytes are those that the layers below have.
+    // For the same time in each layer, so a faster server writes more. The bytes are those of the layers below.
     let writes = Load { verify: Verify::Everything, ..WRITES };
     let writes = Load { time: Duration::from_millis(150), ..writes };
     for n in 1..=CHAIN {

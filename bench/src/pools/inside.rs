@@ -81,6 +81,12 @@ impl<'g> Inside<'g> {
         self.pool.open_version(id).await
     }
 
+    /// Takes a snapshot of a vdisk, and returns its name.
+    pub async fn snapshot(&self, vdisk: &VdiskName) -> Result<VersionName> {
+        let number = self.pool.snapshot(std::slice::from_ref(vdisk), None).await?[0];
+        VersionName::parse(&format!("{vdisk}@{number}"))
+    }
+
     /// Opens a version by its name.
     pub async fn open(&self, name: &str) -> Result<Rc<Version>> {
         let name = VersionName::parse(name)?;

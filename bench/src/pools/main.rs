@@ -22,30 +22,15 @@ mod snapshots;
 
 use std::process::ExitCode;
 
-use bench::arguments::Arguments;
 use bench::ground::Ground;
 use bench::rows::{self, Part, Row, Table};
-use clap::Parser;
 
 /// Name of the files of the results, and the lines before and after the table in the document.
 const TABLE: Table =
     Table { name: "pools", begin: "<!-- pools: begin -->", end: "<!-- pools: end -->" };
 
-/// Measures what is promised of virtual disks.
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
 fn main() -> ExitCode {
-    match rows::run(&Command::parse().arguments, &TABLE, parts()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    rows::main(&TABLE, parts())
 }
 
 fn parts() -> Vec<Part> {

@@ -251,10 +251,9 @@ fn measured(
         let mut versions = Vec::new();
         for n in 1..=depth {
             let last = if clones { name(&format!("v{}", n - 1)) } else { gold.clone() };
-            let number = inside.pool.snapshot(std::slice::from_ref(&last), None).await?[0];
-            versions.push(format!("{last}@{number}"));
+            let origin = inside.snapshot(&last).await?;
+            versions.push(origin.to_string());
             if clones {
-                let origin = pool::name::VersionName::parse(&format!("{last}@{number}"))?;
                 inside.pool.clone_of(&origin, &name(&format!("v{n}"))).await?;
                 disk = inside.open(&format!("v{n}")).await?;
             }

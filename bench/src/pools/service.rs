@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bench::ground::{Ground, Medium};
 use bench::load::{self, Load, Pattern, Verify};
 use bench::rows::Row;
-use bench::served::{Bed, Served, kill_after};
+use bench::served::{Bed, Served};
 use bench::stats::median;
 use serde_json::json;
 
@@ -228,20 +228,10 @@ pub fn starts(ground: &Ground) -> Result<Vec<Row>, String> {
     verb(&bed, &["vdisk", "create", "vms/vol", "8G"])?;
     let mut took_ms = Vec::new();
     for round in 0..ground.rounds {
-        let (uri, pid) = (served.uri_of("vms/vol"), served.pid());
         let time = Duration::from_millis(2000 + 900 * round as u64);
-        std::thread::scope(|scope| {
-            let killer = scope.spawn(move || kill_after(pid, time));
-            let load = Load { time: time * 2, ..WRITES };
-            // The load ends with an error when the server is killed.
-            let _ = ground.core.block_on(load::run(&ground.core.env(), &uri, &load));
-            killer.join().map_err(|_| "the killer panicked")?
-        })?;
-        served.kill();
-        let begun = Instant::now();
-        served = bed.start(&["serve", "bench.toml"])?;
-        ground.core.block_on(served.answers_on(&ground.core.env(), "vms/vol"))?;
-        took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        let (again, ms) = served.killed_under(ground, "vms/vol", &WRITES, time)?;
+        served = again;
+        took_ms.push(ms);
     }
     let worst = took_ms.iter().copied().fold(0.0, f64::max);
     let longest_ms = START.as_secs_f64() * 1e3 + LOG_BYTES / LOG_BYTES_PER_S * 1e3;

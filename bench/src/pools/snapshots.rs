@@ -3,7 +3,6 @@
 use bench::ground::Ground;
 use bench::rows::Row;
 use bench::stats::median;
-use pool::name::VersionName;
 use serde_json::json;
 
 use crate::inside::{BLOCK, CACHE_BYTES, Inside, name, timed, us_each};
@@ -124,9 +123,8 @@ pub fn clones(ground: &Ground) -> Result<Vec<Row>, String> {
             let gold = name("gold");
             let disk = inside.vdisk(&gold, BLOCKS).await?;
             inside.fill(&disk, 0, 1 << 16).await?;
-            let number = inside.pool.snapshot(std::slice::from_ref(&gold), None).await?[0];
+            let origin = inside.snapshot(&gold).await?;
             inside.pool.checkpoint().await?;
-            let origin = VersionName::parse(&format!("gold@{number}"))?;
             let (fresh, ()) = timed(async {
                 for n in 0..EACH {
                     inside.pool.clone_of(&origin, &name(&format!("f{n}"))).await?;
@@ -136,8 +134,7 @@ pub fn clones(ground: &Ground) -> Result<Vec<Row>, String> {
             .await?;
             inside.write_random(&disk, BLOCKS, CLONE_WRITES, 32).await?;
             let (written, ()) = timed(async {
-                let number = inside.pool.snapshot(std::slice::from_ref(&gold), None).await?[0];
-                let origin = VersionName::parse(&format!("gold@{number}"))?;
+                let origin = inside.snapshot(&gold).await?;
                 inside.pool.clone_of(&origin, &name("written")).await?;
                 Ok(())
             })
@@ -180,8 +177,7 @@ pub fn clone_bytes(ground: &Ground) -> Result<Vec<Row>, String> {
         let gold = name("gold");
         let disk = inside.vdisk(&gold, BLOCKS).await?;
         inside.fill(&disk, 0, 1 << 18).await?;
-        let number = inside.pool.snapshot(std::slice::from_ref(&gold), None).await?[0];
-        let origin = VersionName::parse(&format!("gold@{number}"))?;
+        let origin = inside.snapshot(&gold).await?;
         for n in 0..CLONED {
             inside.pool.clone_of(&origin, &name(&format!("c{n}"))).await?;
         }
@@ -213,8 +209,7 @@ pub fn many_clones(ground: &Ground) -> Result<Vec<Row>, String> {
             let gold = name("gold");
             let disk = inside.vdisk(&gold, BLOCKS).await?;
             inside.fill(&disk, 0, 1 << 16).await?;
-            let number = inside.pool.snapshot(std::slice::from_ref(&gold), None).await?[0];
-            let origin = VersionName::parse(&format!("gold@{number}"))?;
+            let origin = inside.snapshot(&gold).await?;
             let (took, ()) = timed(async {
                 for n in 0..CLONES {
                     inside.pool.clone_of(&origin, &name(&format!("c{n}"))).await?;

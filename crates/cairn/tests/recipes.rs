@@ -185,16 +185,6 @@ fn pass_over(page: &str, reason: &str) {
     eprintln!("passed over: docs/recipes/{page}: {reason}");
 }
 
-/// Returns the loop devices and their mounts in all namespaces, for the message of a failure.
-fn loop_devices() -> String {
-    let script = "losetup --list; grep -H /dev/loop /proc/[0-9]*/mountinfo";
-    let listed = Command::new("sh").args(["-c", script]).output();
-    listed.map_or_else(
-        |error| error.to_string(),
-        |listed| String::from_utf8_lossy(&listed.stdout).into(),
-    )
-}
-
 impl Recipe {
     fn run(&self) {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes").join(self.page);
@@ -215,9 +205,7 @@ impl Recipe {
             let new = || Machine::start(&home, &block.machine, self.user);
             let machine = machines.entry(block.machine.clone()).or_insert_with(new);
             let run = |machine: &mut Machine, text: &str, exit| {
-                machine
-                    .run(text, exit)
-                    .unwrap_or_else(|output| panic!("{at}:\n{text}\n{output}\n{}", loop_devices()))
+                machine.run(text, exit).unwrap_or_else(|output| panic!("{at}:\n{text}\n{output}"))
             };
             match &block.form {
                 Form::NotRun if block.text.starts_with(INSTALL) => {}

@@ -16,7 +16,7 @@ const UNFLUSHED_MAX: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Starts the keeper, and the tasks that follow checkpoints.
+    /// Starts the keeper, and the tasks that follow checkpoints. From now on writes wait for space below.
     pub fn begin_keeping(self: &Rc<Self>) {
         self.patience().set(true);
         let pool = self.clone();
