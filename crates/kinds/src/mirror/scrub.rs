@@ -446,9 +446,10 @@ impl Inner {
         })
     }
 
-    /// Returns the size in bytes of the blocks that a scrub compares.
+    /// Returns the size in bytes of the blocks that a scrub compares: the largest block of a member, so that each member
+    /// accepts a repair.
     pub(super) fn block_bytes(&self) -> u32 {
-        self.members[0].lower.info().block_size
+        self.common().block_size
     }
 
     /// Writes `wanted` to the member, range by range. `alone` is the exclusive lock of all the ranges.

@@ -6,7 +6,7 @@ use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::{ByteRange, Difference, ErrorKind, Health, MemberState, Op};
 use kind::Value;
-use sim::Faults;
+use sim::{Faults, Profile};
 
 use super::tests::{MIB, Pair};
 
@@ -33,8 +33,13 @@ impl Pair {
     }
 
     /// Creates a mirror over `count` labelled disks, and writes to all its bytes.
-    fn written(count: u64, size: u64) -> Self {
-        let pair = Self::of(count, size, true, &[]);
+    fn written(count: usize, size: u64) -> Self {
+        Self::of(count, size, true, &[]).filled(size)
+    }
+
+    /// Writes to all bytes of a new mirror.
+    fn filled(self, size: u64) -> Self {
+        let pair = self;
         pair.pass(Duration::from_secs(5));
         for part in 0..size / MIB {
             pair.send(pair.long_write_of(part * MIB, MIB, 7));
@@ -91,6 +96,17 @@ fn repair_gives_all_copies_bytes_of_trusted_member() {
     assert!(pair.disks[0].peek(rotten).iter().all(|byte| *byte == 7), "the trusted bytes");
     let report = pair.report();
     assert_eq!((report.health, report.next), (Health::Ok, None));
+}
+
+#[test]
+fn repair_writes_whole_blocks_to_member_with_larger_blocks() {
+    let pair = Pair::with_profiles(&[Profile::Native512, Profile::Native4k], MIB, true, &[]);
+    let pair = pair.filled(MIB);
+    assert!(pair.disks[1].rot(513));
+    let scrub = pair.repair(Some(0));
+    assert_eq!((scrub.block_bytes, scrub.repaired_blocks), (4096, 1));
+    assert!(pair.is_alike());
+    assert_eq!(pair.report().health, Health::Ok);
 }
 
 #[test]

@@ -46,21 +46,31 @@ impl Pair {
         Self::of(2, size, labelled, options)
     }
 
-    /// Creates a mirror over `count` disks.
+    /// Creates a mirror over `count` disks with blocks of 512 bytes.
     pub(super) fn of(
-        count: u64,
+        count: usize,
+        size: u64,
+        labelled: bool,
+        options: &[(&'static str, Value)],
+    ) -> Self {
+        Self::with_profiles(&vec![Profile::Native512; count], size, labelled, options)
+    }
+
+    /// Creates a mirror over one disk for each of the `profiles`.
+    pub(super) fn with_profiles(
+        profiles: &[Profile],
         size: u64,
         labelled: bool,
         options: &[(&'static str, Value)],
     ) -> Self {
         let world = SimWorld::new(1);
-        let disk = |n| {
-            let config = DiskConfig { destage: 0, ..DiskConfig::new(size, Profile::Native512) };
-            let disk = SimDisk::new(&world, n, config);
+        let disk = |(n, profile): (usize, &Profile)| {
+            let config = DiskConfig { destage: 0, ..DiskConfig::new(size, *profile) };
+            let disk = SimDisk::new(&world, n as u64, config);
             world.plug(format!("/disk{n}"), &disk);
             disk
         };
-        let disks: Vec<_> = (0..count).map(disk).collect();
+        let disks: Vec<_> = profiles.iter().enumerate().map(disk).collect();
         if !labelled {
             // A resync skips ranges that are zero on both members.
             disks[0].overwrite(ByteRange::new(0, size).unwrap(), 5);
