@@ -48,7 +48,7 @@ pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
         Maker::Hooks { .. } => Power::Hooks,
-        Maker::Device { .. } | Maker::Stateful { .. } => Power::Device,
+        Maker::Device { .. } | Maker::Stateful { .. } | Maker::Volume => Power::Device,
         Maker::Disk { .. } => Power::Disk,
     }
 }
@@ -94,7 +94,8 @@ pub fn spec(planned: &Planned) -> SpecText {
         text.push_str(&nbd(planned));
     }
     for (title, role) in [("disk", Role::Disk), ("device", Role::Device)] {
-        let nodes: Vec<_> = planned.nodes.iter().filter(|node| node.role == role).collect();
+        let entries = planned.nodes.iter().filter(|node| node.role == role && !node.is_volume());
+        let nodes: Vec<_> = entries.collect();
         let width = nodes.iter().map(|node| node.name.len()).max().unwrap_or(0);
         for (n, node) in nodes.into_iter().enumerate() {
             if n == 0 {

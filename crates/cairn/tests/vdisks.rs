@@ -367,3 +367,63 @@ fn versioned_device_keeps_snapshots_inside_of_graph() {
     assert_eq!(listed(&dir, &["vms"]), ["vms/monday"]);
     assert_eq!(serve.stop().code, 0);
 }
+
+/// Devices and exports on virtual disks: a mirror of a virtual disk and a disk, a pool on a virtual disk, and a clone
+/// that the spec names.
+#[test]
+fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let serve = begin(&dir, "g.toml");
+    for (name, size) in [("web", "20M"), ("nest", "40M"), ("gold", "8M")] {
+        dir.text(&["vdisk", "create", &format!("vms/{name}"), size]);
+    }
+    io(&dir, "vms/gold", &["write -P 5 0 1M"]);
+    dir.text(&["vdisk", "snap", "vms/gold@v1"]);
+    let disk = "c = { file = \"c.img\", size = \"32MiB\", create = true, label = true }\n";
+    let spec = SPEC.replace("[device]", &format!("{disk}[device]"))
+        + "pair = { kind = \"mirror\", on = [\"vms/web\", \"c\"] }\n\
+           inner = { kind = \"pool\", on = \"vms/nest\" }\n";
+    let exports = "[export]\nweb = { on = \"pair\" }\njob = { on = \"vms/gold@v1+job\" }\n";
+    dir.write("more.toml", &format!("{spec}{exports}"));
+    let said = dir.text(&["apply", "more.toml"]);
+    assert!(said.contains("add     vms/web          volume of 20 MiB on vms\n"), "{said}");
+    dir.text(&["vdisk", "create", "inner/deep", "10M"]);
+    dir.write("deep.toml", &format!("{spec}{exports}deep = {{ on = \"inner/deep\" }}\n"));
+    dir.text(&["apply", "deep.toml"]);
+    io(&dir, "web", &["write -P 1 0 1M", "flush"]);
+    io(&dir, "job", &["read -P 5 0 1M", "write -P 2 4k 4k", "flush"]);
+    io(&dir, "deep", &["write -P 3 1M 1M", "flush"]);
+    // A device has the virtual disk, so no client gets it, and it cannot be removed.
+    let refused = tool(&dir, "qemu-io", &["-f", "raw", &uri(&dir, "vms/web"), "-c", "read 0 4k"]);
+    assert!(refused.err.contains("a device or an export of the graph uses vms/web"), "{refused:?}");
+    let refused = dir.cairn(&["vdisk", "rm", "vms/web", "--yes"]);
+    assert!(refused.code == 5 && refused.err.contains("web is open"), "{refused:?}");
+    // Snapshots go on.
+    dir.text(&["vdisk", "snap", "vms/web@now"]);
+    io(&dir, "vms/web@now", &["read -P 1 0 1M"]);
+    let said = dir.text(&["locate", "deep", "1M"]);
+    assert!(said.contains("inner/deep (placed) -> vms/nest (placed) -> both (mirrored)"), "{said}");
+    serve.signal("KILL");
+    drop(serve);
+    let bytes: [(&str, &[&str]); 3] = [
+        ("web", &["read -P 1 0 1M"]),
+        ("job", &["read -P 5 0 4k", "read -P 2 4k 4k"]),
+        ("deep", &["read -P 3 1M 1M", "read -P 0 0 1M"]),
+    ];
+    let serve = begin(&dir, "deep.toml");
+    bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.import(&["g", "--directory", ".", "--listen", "unix:s.sock"]);
+    bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
+    assert_eq!(serve.stop().code, 0);
+    let ran = dir.cairn(&["check", "--directory", "."]);
+    assert!([0, 10].contains(&ran.code), "{ran:?}");
+    assert!(ran.out.contains("mirror: vms/web in sync, c in sync"), "{ran:?}");
+    // A graph whose volume does not exist is not started, and its disks stay closed.
+    dir.write("none.toml", &format!("{spec}{exports}none = {{ on = \"inner/none\" }}\n"));
+    let ran = dir.cairn(&["serve", "none.toml", "--listen", "unix:s.sock"]);
+    assert!(ran.code == 2 && ran.err.contains("no volume \"inner/none\""), "{ran:?}");
+    let _serve = begin(&dir, "deep.toml");
+    bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
+}

@@ -47,7 +47,7 @@ pub use reserve::Reserve;
 pub use share::Share;
 pub use slot::AnyDevice;
 pub use split::WINDOW;
-pub use volumes::{AnyVolumes, Holder, OpenVolume, Opened, PausedVolumes, VolumeSet};
+pub use volumes::{AnyVolumes, HeldVolume, Holder, OpenVolume, Opened, PausedVolumes, VolumeSet};
 
 /// Most nodes of one engine: devices, tables and hooks.
 pub const NODES_MAX: usize = 65_536;

@@ -28,6 +28,18 @@ impl Graph {
         self.locate_in(export.member, offset, "".into(), &mut 0).await
     }
 
+    /// Returns the places of the byte at `offset` of a member, as [`Graph::locate`] does for an export.
+    ///
+    /// # Errors
+    /// As [`Graph::locate`].
+    pub(crate) async fn locate_member(&self, member: usize, offset: u64) -> Result<LocateStep> {
+        let Member { name, info, .. } = &self.members()[member];
+        if offset >= info.size {
+            bail!(OutOfRange, "{name} has {} bytes; byte {offset} is past the end", info.size);
+        }
+        self.locate_in(member, offset, "".into(), &mut 0).await
+    }
+
     /// Returns the place of the byte at `offset` of the volume `name`, whose device is `volume`, and the places of that
     /// byte in the lowers of the device that holds the volume.
     pub(crate) async fn locate_volume(
@@ -74,7 +86,7 @@ impl Graph {
             let byte = ByteRange::new(offset, 1).expect("one byte inside a device");
             let mut below = Vec::new();
             for place in self.resolve(member, byte, PLACES_MAX).await? {
-                let (lower, at) = (member.lowers[place.lower], place.range.start());
+                let (lower, at) = (self.holding(member)[place.lower], place.range.start());
                 below.push(self.locate_in(lower, at, place.how, places).await?);
             }
             Ok(LocateStep {

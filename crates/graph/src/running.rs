@@ -11,11 +11,12 @@ use block::{
     Below, ByteRange, Emulate, Env, Error, ErrorKind, Handover, Hooks, Info, Needs, NoStateStore,
     Port, Report, Result, ScopeGuard, StateStore, Table, bail,
 };
-use engine::{AnyDevice, AnyVolumes, Engine, Holder, NodeId, Targets};
+use engine::{AnyDevice, AnyVolumes, Engine, HeldVolume, Holder, NodeId, Targets, VolumeSet};
 use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
 
 use crate::fusion::Fusion;
 use crate::labels::{self, DataSource, Labels, is_looked_at};
+use crate::live::open_all;
 use crate::spec::{Planned, PlannedNode};
 
 /// A graph with open devices. Its nodes belong to the engine with which it was built.
@@ -64,7 +65,7 @@ impl Member {
     fn fusion(&self) -> Option<&Fusion<NodeId>> {
         match &self.body {
             Body::Table(fusion) | Body::Labelled(_, fusion) => Some(fusion),
-            Body::Device(_) | Body::Hooks(..) => None,
+            Body::Device(_) | Body::Hooks(..) | Body::Volume(_) => None,
         }
     }
 
@@ -73,7 +74,7 @@ impl Member {
     pub fn counted(&self) -> NodeId {
         match &self.body {
             Body::Labelled(_, data) => data.ports[0],
-            Body::Device(_) | Body::Hooks(..) | Body::Table(_) => self.node,
+            Body::Device(_) | Body::Hooks(..) | Body::Table(_) | Body::Volume(_) => self.node,
         }
     }
 }
@@ -86,6 +87,8 @@ enum Body {
     /// A hook, and the options with which the hook was made.
     Hooks(Rc<dyn Hooks>, Vec<(&'static str, Value)>),
     Table(Fusion<NodeId>),
+    /// A volume of the member below. The set of volumes owns its node.
+    Volume(Rc<HeldVolume>),
 }
 
 /// The result of making a member: its nodes of the engine, its body, and its facts.
@@ -112,6 +115,7 @@ struct Building<'b> {
     plan: &'b Planned,
     labels: Option<&'b Labels>,
     env: &'b Env,
+    volumes: &'b VolumeSet,
     before: Option<&'b Before<'b>>,
 }
 
@@ -200,8 +204,8 @@ impl Graph {
         engine: &Engine,
         env: &Env,
     ) -> Result<Self> {
-        let mut graph = Self::empty(plan, engine);
-        graph.fill(plan, labels, env, None).await?;
+        let volumes = VolumeSet::new(env, engine);
+        let (_, graph) = open_all(plan.clone(), labels, env, engine, &volumes).await?;
         Ok(graph)
     }
 
@@ -212,7 +216,8 @@ impl Graph {
     }
 
     /// Opens the disks and makes the devices and exports that `plan` names, lowers first. Members of the graph `before`
-    /// that continue unchanged are taken over.
+    /// that continue unchanged are taken over. Adds the devices that hold volumes to `volumes`, which holds the volumes
+    /// of the plan. If the plan has deferred nodes, makes neither these nor exports.
     ///
     /// # Errors
     /// As [`Graph::build_on`]. Members that were made before the error stay in the graph.
@@ -221,18 +226,22 @@ impl Graph {
         plan: &Planned,
         labels: Option<&Labels>,
         env: &Env,
+        volumes: &VolumeSet,
         before: Option<&Before<'_>>,
     ) -> Result<()> {
-        let building = Building { plan, labels, env, before };
-        for (index, node) in plan.nodes.iter().enumerate() {
+        let building = Building { plan, labels, env, volumes, before };
+        for (index, node) in plan.nodes.iter().enumerate().take(plan.known_nodes()) {
             let member = match building.staying(index) {
                 // The lowers may have other indices in this graph.
                 Some(member) => Member { lowers: node.lowers.clone(), ..member.clone() },
                 None => self.make(&building, index).await.map_err(|error| error.at(&node.name))?,
             };
+            if let Some(holder) = self.holder(&member) {
+                volumes.add_holder(&member.name, holder);
+            }
             self.nodes.push(member);
         }
-        for export in &plan.exports {
+        for export in plan.exports.iter().filter(|_| !plan.is_deferred()) {
             let member = &self.nodes[export.node];
             let mut info = member.info.clone();
             let (mut node, mut made) = (member.node, None);
@@ -277,8 +286,8 @@ impl Graph {
                     left
                 })
             }
-            // Closing `Labels` closes labelled disks.
-            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => {
+            // Closing `Labels` closes labelled disks. A volume is closed with the device that holds it.
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) | Body::Volume(_) => {
                 Box::pin(std::future::ready(None))
             }
         }
@@ -310,6 +319,7 @@ impl Graph {
                 let device = make(MakerArgs { state, ..making(&given) }).await?;
                 self.device(&plan.name, device, plan.needs, &below)?
             }
+            Maker::Volume => return self.volume(building, plan).await,
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
             Maker::Disk { make, .. } => {
                 let before = building.handover(plan);
@@ -329,6 +339,16 @@ impl Graph {
         let node = *made.last().expect("a new device has a node");
         let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
         Ok(Member { name, kind, lowers, info, node, made, body })
+    }
+
+    /// Makes the member for a volume, which the set of volumes holds for the graph.
+    async fn volume(&self, building: &Building<'_>, plan: &PlannedNode) -> Result<Member> {
+        let held = building.volumes.hold_again(&plan.name).await?;
+        let found = held.and_then(|held| Some((held.node()?.1, held)));
+        let Some((node, held)) = found else { bail!(NotFound, "the volume is not open") };
+        let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
+        let (info, body) = (self.engine.info(node), Body::Volume(held));
+        Ok(Member { name, kind, lowers, info, node, made: Vec::new(), body })
     }
 
     fn hooks(&self, plan: &PlannedNode, hooks: Rc<dyn Hooks>, below: &[NodeId]) -> Result<Made> {
@@ -427,7 +447,9 @@ impl Graph {
     /// with its own name.
     pub fn flushed(&self) -> impl Iterator<Item = (&str, &Member)> {
         let is_writable = |device: &&Member| !self.engine.info(device.node).read_only;
+        // A device that holds volumes has more of them than the graph names.
         let above = self.nodes.iter().filter(is_writable);
+        let above = above.filter(|device| !matches!(device.body, Body::Volume(_)));
         let below: BTreeSet<_> = above.flat_map(|device| &device.lowers).copied().collect();
         let all = self.nodes.iter().enumerate().filter(move |(_, device)| is_writable(device));
         all.filter_map(move |(index, device)| {
@@ -440,18 +462,20 @@ impl Graph {
 
     /// Returns the devices that hold volumes, by name.
     pub fn holders_of_volumes(&self) -> impl Iterator<Item = (String, Holder)> {
-        self.nodes.iter().filter_map(move |member| {
-            let volumes = self.volumes(member)?;
-            let lowers = member.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
-            Some((member.name.clone(), Holder { node: member.node, volumes, lowers }))
-        })
+        self.nodes.iter().filter_map(|member| Some((member.name.clone(), self.holder(member)?)))
+    }
+
+    fn holder(&self, member: &Member) -> Option<Holder> {
+        let volumes = self.volumes(member)?;
+        let lowers = member.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
+        Some(Holder { node: member.node, volumes, lowers })
     }
 
     /// Returns the volumes that a device holds, if it holds any.
     pub fn volumes(&self, member: &Member) -> Option<Rc<dyn AnyVolumes>> {
         match &member.body {
             Body::Device(device) => device.clone().volumes(),
-            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => None,
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) | Body::Volume(_) => None,
         }
     }
 
@@ -470,7 +494,7 @@ impl Graph {
         match &member.body {
             Body::Device(device) | Body::Labelled(device, _) => device.report(),
             Body::Hooks(hooks, _) => hooks.report(),
-            Body::Table(_) => Report::default(),
+            Body::Table(_) | Body::Volume(_) => Report::default(),
         }
     }
 
@@ -512,7 +536,7 @@ impl Graph {
     pub fn verbs(&self, device: &Member) -> &'static [&'static VerbInfo] {
         match &device.body {
             Body::Device(running) => running.verbs(),
-            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => &[],
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) | Body::Volume(_) => &[],
         }
     }
 
@@ -521,9 +545,18 @@ impl Graph {
     pub fn holders(&self, device: &Member) -> impl Iterator<Item = &Member> {
         let holders = match &device.body {
             Body::Device(running) => running.holders(),
-            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) => Vec::new(),
+            Body::Labelled(..) | Body::Hooks(..) | Body::Table(_) | Body::Volume(_) => Vec::new(),
         };
         holders.into_iter().map(|lower| &self.nodes[device.lowers[lower]])
+    }
+
+    /// Returns the members in whose bytes [`Graph::resolve`] finds those of `member`: its lowers; for a volume, the
+    /// lowers of the device that holds it.
+    pub fn holding<'m>(&'m self, member: &'m Member) -> &'m [usize] {
+        match &member.body {
+            Body::Volume(_) => &self.nodes[member.lowers[0]].lowers,
+            _ => &member.lowers,
+        }
     }
 
     /// Returns the byte ranges of the lowers that hold the byte range `range` of `member`. Together, at most `most` of
@@ -539,6 +572,10 @@ impl Graph {
     ) -> Result<Vec<Below>> {
         let places = match &member.body {
             Body::Device(device) => resolved(&**device, range, most).await?,
+            Body::Volume(held) => match held.node() {
+                Some((device, _)) => resolved(&*device, range, most).await?,
+                None => bail!(InUse, "a live change of the graph is replacing {}", member.name),
+            },
             // A disk has no lowers.
             Body::Labelled(..) => Vec::new(),
             Body::Hooks(..) => {

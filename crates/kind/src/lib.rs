@@ -476,6 +476,8 @@ pub enum Maker {
         /// Opens the disk, and creates it if the options ask for that.
         make: MakeDisk,
     },
+    /// The device is a volume of its lower, which opens it by name.
+    Volume,
 }
 
 /// A description of the persistent state of a device, for people.
@@ -500,7 +502,7 @@ impl Maker {
         match self {
             Self::Hooks { .. } => Bytes::Passthrough,
             Self::Device { bytes, .. } | Self::Stateful { bytes, .. } => *bytes,
-            Self::Table(_) | Self::Disk { .. } => Bytes::Private,
+            Self::Table(_) | Self::Disk { .. } | Self::Volume => Bytes::Private,
         }
     }
 }

@@ -271,6 +271,7 @@ impl Assembly {
                 let device = self.finished(make(making))??;
                 self.adopt(&name, device, needs, on)
             }
+            Maker::Volume => unreachable!("a simulated graph names no volume"),
             Maker::Disk { plan, make } => {
                 self.finished(plan(given, &self.env))?.map_err(refused)?;
                 let disk = self.finished(make(MakerArgs::new(given, &self.env)))??;

@@ -188,7 +188,8 @@ impl Serving {
         }
         let probed = probe.as_ref().map(Probe::facts).unwrap_or_default();
         let planned = spec.plan_over(REGISTRY, &self.env, &probed).await;
-        let mut planned = planned.map_err(|faults| faulty(&faults))?;
+        let planned = planned.map_err(|faults| faulty(&faults))?;
+        let mut planned = self.live.with_volumes(planned).await?;
         if self.read_only {
             planned.refuse_writes();
         }

@@ -313,7 +313,9 @@ impl Serving {
 
     /// Returns the plan of the graph, with the addresses at which the server listens.
     fn planned(&self) -> Planned {
-        Planned { listens: self.listens.borrow().clone(), ..self.live.now().planned.clone() }
+        let mut planned = self.live.now().planned.clone();
+        planned.listens.clone_from(&self.listens.borrow());
+        planned
     }
 
     /// Returns the view of the graph for users, with URIs and attached devices.

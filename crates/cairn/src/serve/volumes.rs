@@ -35,7 +35,7 @@ impl Serving {
     fn volume_view(&self, name: String, size_bytes: u64, read_only: bool) -> VolumeView {
         VolumeView {
             uris: listen::uris(&self.listens.borrow(), &name, false),
-            is_open: self.live.volumes().known(&name).is_some(),
+            is_open: self.live.volumes().is_open(&name),
             attached: self.attachments.of(&name),
             size_bytes,
             read_only,

@@ -7,6 +7,7 @@
 //! devices. Their portals stay the same.
 
 mod any;
+mod held;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use super::{Engine, NodeId};
 
 pub(crate) use any::Erase;
 pub use any::{AnyVolumes, Opened};
+pub use held::HeldVolume;
 
 /// The volumes of the devices of one graph. A clone is another handle to the same set.
 #[derive(Clone)]
@@ -61,6 +63,8 @@ struct Entry {
     /// The turn of the step that runs on the name.
     turn: Mutex,
     users: RefCell<Weak<OpenVolume>>,
+    /// The handle of the graph itself, if a device or an export of the graph uses the volume.
+    held: RefCell<Weak<HeldVolume>>,
     open: RefCell<Option<OpenNode>>,
     /// Wakes the task that closes the volume when its last user has dropped it.
     unused: Notify,
@@ -160,6 +164,11 @@ impl VolumeSet {
         }))
     }
 
+    /// Adds a device of the graph that holds volumes, or replaces the one of this name. Open volumes stay at their nodes.
+    pub fn add_holder(&self, name: &str, holder: Holder) {
+        self.0.holders.borrow_mut().insert(format!("{name}/"), Rc::new(holder));
+    }
+
     /// Sets the devices of the graph that hold volumes, by name. Open volumes stay at their nodes.
     pub fn set_holders(&self, holders: impl IntoIterator<Item = (String, Holder)>) {
         let named = holders.into_iter().map(|(name, holder)| (name + "/", Rc::new(holder)));
@@ -217,9 +226,15 @@ impl VolumeSet {
     /// returns another handle to it. The opening goes on if its future is dropped.
     ///
     /// # Errors
-    /// As [`block::Volumes::open`]; `Limit` if the engine has no node for the volume.
+    /// As [`block::Volumes::open`]; `Limit` if the engine has no node for the volume; `InUse` if a device or an export
+    /// of the graph may write to the volume.
     pub async fn open(&self, name: &str, mode: OpenMode) -> Result<Option<Rc<OpenVolume>>> {
-        if let Some(known) = self.known(name) {
+        self.check_free(name)?;
+        self.open_for_any(name, mode).await
+    }
+
+    async fn open_for_any(&self, name: &str, mode: OpenMode) -> Result<Option<Rc<OpenVolume>>> {
+        if let Some(known) = self.in_use(name) {
             return Ok(Some(known));
         }
         let opening = self.clone().open_to_end(name.to_owned(), mode);
@@ -228,6 +243,16 @@ impl VolumeSet {
 
     /// Returns a handle to the volume with the full name `name`, if the volume is open and in use.
     pub fn known(&self, name: &str) -> Option<Rc<OpenVolume>> {
+        self.check_free(name).ok()?;
+        self.in_use(name)
+    }
+
+    /// Whether clients, devices or exports of the graph use the volume with the full name `name`.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.in_use(name).is_some()
+    }
+
+    fn in_use(&self, name: &str) -> Option<Rc<OpenVolume>> {
         let entries = self.0.entries.borrow();
         entries.get(name)?.users.borrow().upgrade()
     }
@@ -243,10 +268,10 @@ impl VolumeSet {
         entries.values().filter_map(node).collect()
     }
 
-    /// Returns the names of the devices that hold open volumes.
+    /// Returns the names of the devices that hold volumes which clients use.
     pub fn used_holders(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for (name, _) in self.open_nodes() {
+        for (name, _) in self.open_nodes().into_iter().filter(|(name, _)| self.has_clients(name)) {
             let (prefix, _) = split(&name).expect("an open volume has a full name");
             let device = prefix.trim_end_matches('/');
             if names.last().is_none_or(|last| last != device) {
@@ -269,6 +294,7 @@ impl VolumeSet {
                 name: name.to_owned(),
                 turn: Mutex::new(),
                 users: RefCell::default(),
+                held: RefCell::default(),
                 open: RefCell::default(),
                 unused: Notify::default(),
             })
@@ -413,7 +439,7 @@ impl PausedVolumes {
         for entry in self.entries() {
             let left = entry.open.borrow().clone().filter(|open| open.is_left);
             let Some(left) = left else { continue };
-            match self.reopen(&entry, &left).await {
+            match self.0.reopen(&entry, &left).await {
                 Ok(open) => *entry.open.borrow_mut() = Some(open),
                 Err(error) => result = result.and(Err(error.at(&entry.name))),
             }
@@ -433,10 +459,14 @@ impl PausedVolumes {
     fn entries(&self) -> Vec<Rc<Entry>> {
         self.0.0.entries.borrow().values().cloned().collect()
     }
+}
 
+impl VolumeSet {
+    /// Opens a volume that was closed with its device on the present device of the same name, and leads its portal
+    /// there.
     async fn reopen(&self, entry: &Entry, left: &OpenNode) -> Result<OpenNode> {
         let (prefix, volume) = split(&entry.name).expect("an open volume has a full name");
-        let Some(holder) = self.0.holder(prefix) else {
+        let Some(holder) = self.holder(prefix) else {
             bail!(NotFound, "the graph has no device {}", prefix.trim_end_matches('/'));
         };
         let opened = holder.volumes.clone().open(volume.to_owned(), OpenMode::Existing).await?;
@@ -444,10 +474,10 @@ impl PausedVolumes {
             bail!(NotFound, "the changed device has no such volume");
         };
         let before = left.portal.info();
-        let open = self.0.add(&entry.name, &holder, opened).await?;
-        let after = self.0.0.engine.info(open.node);
+        let open = self.add(&entry.name, &holder, opened).await?;
+        let after = self.0.engine.info(open.node);
         if open.id != left.id || after.size < before.size || after.block_size > before.block_size {
-            self.0.close(&open).await;
+            self.close(&open).await;
             return Err(error!(
                 Unsupported,
                 "the changed device shows another volume, or one of {} bytes in blocks of {}, not {} \
@@ -458,7 +488,7 @@ impl PausedVolumes {
                 before.block_size
             ));
         }
-        left.portal.lead(&self.0.0.engine, open.node);
+        left.portal.lead(&self.0.engine, open.node);
         Ok(OpenNode { portal: left.portal.clone(), ..open })
     }
 }

@@ -662,15 +662,15 @@ impl Labels {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
         let beneath = |lower: &usize| {
-            let disks = planned.disks_of(*lower);
-            let label = |disk: &usize| {
+            let disks = planned.disks_below(*lower);
+            let label = |(disk, is_below_blank): (&usize, &bool)| {
                 let known = self.disks.get(&planned.nodes[*disk].name);
                 let label = known.map(Disk::label).unwrap_or_else(|| DiskLabel {
                     present: true,
                     fresh: planned.nodes[*disk].created,
                     ..DiskLabel::default()
                 });
-                DiskLabel { fresh: label.fresh || is_written_anew, ..label }
+                DiskLabel { fresh: label.fresh || is_written_anew || *is_below_blank, ..label }
             };
             disks.iter().map(label).collect()
         };

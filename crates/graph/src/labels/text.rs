@@ -30,7 +30,8 @@ pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String 
     for role in [Role::Disk, Role::Device] {
         text.push_str(if role == Role::Disk { "\n[disk]\n" } else { "\n[device]\n" });
         // Sorted by name, so that another order of entries in the file is no change of the spec.
-        let mut nodes: Vec<_> = planned.nodes.iter().filter(|node| node.role == role).collect();
+        let entries = planned.nodes.iter().filter(|node| node.role == role && !node.is_volume());
+        let mut nodes: Vec<_> = entries.collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         for node in nodes {
             let fields = match role {

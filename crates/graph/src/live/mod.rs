@@ -45,6 +45,7 @@ use crate::spec::Planned;
 use allow::{allow, newly_trusted, shows};
 use bytes::Differs;
 pub use changes::Changes;
+pub(crate) use volumes::open_all;
 
 /// A running graph, which stays the same object through all of its live changes.
 pub struct RunningGraph {
@@ -121,20 +122,19 @@ impl RunningGraph {
             Some(probe) => Some(probe.begin(&planned).await.map_err(Unchanged::Refused)?),
             None => None,
         };
+        let volumes = VolumeSet::new(env, engine);
         let made = async {
-            let graph = Graph::build_on(&planned, labels.as_ref(), engine, env).await?;
+            let made = open_all(planned, labels.as_ref(), env, engine, &volumes).await?;
             if let Some(labels) = &labels {
                 labels.made().await?;
             }
-            Ok(graph)
+            Ok(made)
         }
         .await;
         match made {
-            Ok(graph) => {
+            Ok((planned, graph)) => {
                 let (env, engine, portals) = (env.clone(), engine.clone(), Portals::default());
                 portals.retarget(&engine, &graph.targets());
-                let volumes = VolumeSet::new(&env, &engine);
-                volumes.set_holders(graph.holders_of_volumes());
                 let now = RefCell::new(Rc::new(Current { planned, graph, labels }));
                 Ok(Self {
                     env,
@@ -260,6 +260,8 @@ impl RunningGraph {
         };
         let handovers =
             self.prepare(&old, &planned, labels.as_ref()).await.map_err(Unchanged::Failed)?;
+        let _held_volumes =
+            volumes::hold_all(&self.volumes, &planned, 0).await.map_err(Unchanged::Failed)?;
         let held = self.engine.suspend();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;
@@ -378,6 +380,7 @@ impl RunningGraph {
     /// Returns a text for each device of the graph `now` that has requests in flight: `a (file): 3`.
     pub fn unanswered(&self, now: &Current) -> Vec<String> {
         let members = now.graph.members().iter();
+        let members = members.filter(|member| !self.volumes.is_open(&member.name));
         let waiting = members.filter_map(|member| {
             let requests = self.engine.counters(member.counted(), |counters| counters.in_flight());
             (requests > 0).then(|| format!("{} ({}): {requests}", member.name, member.kind.name))
@@ -488,7 +491,8 @@ impl RunningGraph {
             if seeded::on(Bug::ChangeToldEarly) {
                 write_labels(change).await?;
             }
-            graph.fill(change.planned, change.labels, &self.env, Some(&before)).await?;
+            let (planned, labels) = (change.planned, change.labels);
+            graph.fill(planned, labels, &self.env, &self.volumes, Some(&before)).await?;
             self.set_holders(&graph);
             if !seeded::on(Bug::VolumesNotMoved) {
                 paused.rejoin().await?;
@@ -542,7 +546,8 @@ impl RunningGraph {
         let before = Before { graph: &old.graph, planned: &old.planned, unchanged, handovers };
         let mut graph = Graph::empty(&old.planned, &self.engine);
         let back = async {
-            graph.fill(&old.planned, labels.as_ref(), &self.env, Some(&before)).await?;
+            let labels = labels.as_ref();
+            graph.fill(&old.planned, labels, &self.env, &self.volumes, Some(&before)).await?;
             self.set_holders(&graph);
             paused.rejoin().await?;
             match &labels {

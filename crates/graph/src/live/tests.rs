@@ -62,15 +62,7 @@ struct Draft(Planned);
 
 impl Draft {
     fn new() -> Self {
-        Self(Planned {
-            name: "g".to_owned(),
-            listens: Vec::new(),
-            tls: None,
-            max_connections: None,
-            nodes: Vec::new(),
-            exports: Vec::new(),
-            warnings: Vec::new(),
-        })
+        Self(Planned::new("g".to_owned()))
     }
 
     fn add(mut self, kind: &'static Kind, name: &str, on: &[&str], size: u64) -> Self {
@@ -99,6 +91,8 @@ impl Draft {
             labelled: false,
             said_raw: false,
             absent: false,
+            deferred: false,
+            blank: false,
             words: String::new(),
             position: Position { line: 1, column: 1 },
         });

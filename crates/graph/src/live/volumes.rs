@@ -1,20 +1,137 @@
 //! The volumes of a running graph: opened by name, and moved to the new devices by a live change.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use block::answers::LocateStep;
-use block::{Error, OpenMode, Result, bail, error};
-use engine::{PausedVolumes, VolumeSet};
+use block::{ByteRange, Env, Error, ErrorKind, Op, OpenMode, Result, VolumeFacts, bail, error};
+use engine::{Engine, HeldVolume, PausedVolumes, VolumeSet};
 
 use super::allow;
 use super::bytes::Differs;
 use super::{Current, RunningGraph};
 use crate::Graph;
-use crate::running::Member;
-use crate::spec::Planned;
+use crate::labels::Labels;
+use crate::running::{Before, Member};
+use crate::spec::{FoundVolume, FoundVolumes, Planned};
+
+/// Most requests for the status of a volume, to find out whether it is blank. A volume with more parts counts as
+/// written.
+const STATUS_MAX: usize = 64;
+
+/// Opens the graph of a plan for a start. Deferred nodes are planned and made when the devices that hold their volumes
+/// are open; such a device may itself be above a volume. Returns the complete plan and its graph.
+pub(crate) async fn open_all(
+    mut planned: Planned,
+    labels: Option<&Labels>,
+    env: &Env,
+    engine: &Engine,
+    volumes: &VolumeSet,
+) -> Result<(Planned, Graph)> {
+    let mut graph = Graph::empty(&planned, engine);
+    graph.fill(&planned, labels, env, volumes, None).await?;
+    let mut all_held = Vec::new();
+    while planned.is_deferred() {
+        let next = planned.with_volumes(env, look_for(volumes, engine, &planned).await?).await;
+        let next = next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))?;
+        let open = graph.members().len();
+        all_held.extend(hold_all(volumes, &next, open).await?);
+        let unchanged = (0..next.nodes.len()).map(|index| (index < open).then_some(index));
+        let (unchanged, handovers) = (unchanged.collect(), BTreeMap::new());
+        let before = Before { graph: &graph, planned: &planned, unchanged, handovers };
+        let mut more = Graph::empty(&next, engine);
+        more.fill(&next, labels, env, volumes, Some(&before)).await?;
+        (planned, graph) = (next, more);
+    }
+    Ok((planned, graph))
+}
+
+/// Looks for the volumes on which the deferred nodes of a plan depend first.
+///
+/// # Errors
+/// As [`VolumeSet::look`].
+async fn look_for(volumes: &VolumeSet, engine: &Engine, planned: &Planned) -> Result<FoundVolumes> {
+    let mut found = FoundVolumes::new();
+    for name in planned.volumes_to_find() {
+        let volume = match volumes.look(&name).await? {
+            Some(VolumeFacts { id, info }) => {
+                let is_blank = id.is_some() && is_blank(volumes, engine, &name).await?;
+                Some(FoundVolume { info, is_blank })
+            }
+            None => None,
+        };
+        found.insert(name, volume);
+    }
+    Ok(found)
+}
+
+/// Whether all bytes of a volume are zeros, according to its device. A volume that the graph uses counts as written.
+async fn is_blank(volumes: &VolumeSet, engine: &Engine, name: &str) -> Result<bool> {
+    if volumes.held(name).is_some() {
+        return Ok(false);
+    }
+    let Some(volume) = volumes.open(name, OpenMode::Existing).await? else { return Ok(false) };
+    let (portal, mut at) = (volume.portal(), 0);
+    let (size, Some(node)) = (portal.info().size, portal.node()) else { return Ok(false) };
+    for _ in 0..STATUS_MAX {
+        let Some(range) = ByteRange::between(at, size) else { return Ok(true) };
+        let done = engine.lower(node).start(Op::Status { range, extents: Vec::new() }).await;
+        let (Ok(()), Op::Status { extents, .. }) = (done.result, done.op) else { return Ok(false) };
+        if extents.is_empty() || extents.iter().any(|extent| !extent.state.is_zero()) {
+            return Ok(false);
+        }
+        at += extents.iter().map(|extent| extent.len).sum::<u64>();
+    }
+    Ok(false)
+}
+
+/// Opens the volumes that are nodes of the plan, from node `first` on and up to the first deferred node. A volume that
+/// does not exist is created if its name asks for that.
+///
+/// # Errors
+/// As [`VolumeSet::hold`]; `NotFound` for a volume that does not exist any more.
+pub(super) async fn hold_all(
+    volumes: &VolumeSet,
+    planned: &Planned,
+    first: usize,
+) -> Result<Vec<Rc<HeldVolume>>> {
+    let mut all = Vec::new();
+    let nodes = planned.nodes[..planned.known_nodes()].iter().skip(first);
+    for node in nodes.filter(|node| node.is_volume()) {
+        let Some(held) = volumes.hold(&node.name, OpenMode::OrCreate).await? else {
+            bail!(NotFound, "no volume {:?}", node.name);
+        };
+        all.push(held);
+    }
+    Ok(all)
+}
 
 impl RunningGraph {
     /// Returns the volumes of the graph's devices. The set stays the same through all live changes.
     pub fn volumes(&self) -> &VolumeSet {
         &self.volumes
+    }
+
+    /// Returns the plan `planned` with the facts about the volumes that it names, as the running graph has them.
+    ///
+    /// # Errors
+    /// `Unsupported` if a device that holds such a volume is not running yet; `Invalid` for faults of the complete plan;
+    /// as [`VolumeSet::look`].
+    pub async fn with_volumes(&self, mut planned: Planned) -> Result<Planned> {
+        while planned.is_deferred() {
+            let is_running = |name: &String| {
+                let device = name.split('/').next().unwrap_or_default();
+                self.now().graph.holders_of_volumes().any(|(holder, _)| holder == device)
+            };
+            if let Some(name) = planned.volumes_to_find().iter().find(|name| !is_running(name)) {
+                return Err(error!(Unsupported, "the device of {name} is not running yet")
+                    .next("apply the spec without the devices and exports on its volumes first"));
+            }
+            let found = look_for(&self.volumes, &self.engine, &planned).await?;
+            let next = planned.with_volumes(&self.env, found).await;
+            planned = next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))?;
+        }
+        Ok(planned)
     }
 
     /// Sets the devices that hold volumes to those of `graph`.
@@ -65,6 +182,9 @@ impl RunningGraph {
     /// # Errors
     /// `NotFound` if there is no such volume, `OutOfRange` if `offset` is past its end; else as [`Graph::locate`].
     pub async fn locate_volume(&self, name: &str, offset: u64) -> Result<LocateStep> {
+        if let Some(member) = self.now().graph.members().iter().position(|one| one.name == name) {
+            return self.now().graph.locate_member(member, offset).await;
+        }
         let Some(volume) = self.volumes.open(name, OpenMode::Existing).await? else {
             bail!(NotFound, "no volume {name:?} in {}", self.now().graph.name());
         };

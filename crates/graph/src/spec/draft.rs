@@ -67,15 +67,20 @@ pub(super) struct Names<'s> {
 }
 
 impl<'s> Names<'s> {
-    pub(super) fn of(spec: &'s Spec) -> Self {
+    /// Returns the names in `spec`, and those of the `volumes` that it names, whose indices follow.
+    pub(super) fn of(spec: &'s Spec, volumes: &'s [Entry]) -> Self {
         // In reverse order, so that the first of two entries with one name gets the name.
-        let index = |entries: &'s [Entry]| -> BTreeMap<&'s str, usize> {
-            entries.iter().enumerate().rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
-        };
-        Self { nodes: index(&spec.entries), exports: index(&spec.exports) }
+        fn index<'s>(
+            entries: impl DoubleEndedIterator<Item = (usize, &'s Entry)>,
+        ) -> BTreeMap<&'s str, usize> {
+            entries.rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
+        }
+        let nodes = spec.entries.iter().chain(volumes).zip(0..).map(|(entry, i)| (i, entry));
+        let nodes: Vec<_> = nodes.collect();
+        Self { nodes: index(nodes.into_iter()), exports: index(spec.exports.iter().enumerate()) }
     }
 
-    fn find(&self, word: &Word, log: &mut Log) -> Option<usize> {
+    pub(super) fn find(&self, word: &Word, log: &mut Log) -> Option<usize> {
         let name = word.text.as_str();
         if let Some(index) = self.nodes.get(name) {
             return Some(*index);
@@ -87,7 +92,10 @@ impl<'s> Names<'s> {
                      the export"
                 )
             }
-            false => format!("no device {name:?}{}", near::hint(name, self.nodes.keys().copied())),
+            false => {
+                let devices = self.nodes.keys().copied().filter(|name| !name.contains('/'));
+                format!("no device {name:?}{}", near::hint(name, devices))
+            }
         });
         None
     }
@@ -100,16 +108,7 @@ impl<'s> Draft<'s> {
         names: &Names<'_>,
         log: &mut Log,
     ) -> Self {
-        let mut draft = Self {
-            entry,
-            kind: None,
-            on: Vec::new(),
-            lowers: Vec::new(),
-            options: Vec::new(),
-            label: false,
-            said_raw: false,
-            sound: false,
-        };
+        let mut draft = Self::empty(entry);
         if !entry.broken {
             let is_disk = entry.section == Section::Disk;
             let sound = if is_disk {
@@ -120,6 +119,19 @@ impl<'s> Draft<'s> {
             draft.sound = sound && !entry.twice;
         }
         draft
+    }
+
+    pub(super) fn empty(entry: &'s Entry) -> Self {
+        Self {
+            entry,
+            kind: None,
+            on: Vec::new(),
+            lowers: Vec::new(),
+            options: Vec::new(),
+            label: false,
+            said_raw: false,
+            sound: false,
+        }
     }
 
     fn disk(&mut self, registry: Registry, log: &mut Log) -> bool {

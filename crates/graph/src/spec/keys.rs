@@ -177,7 +177,7 @@ mod tests {
     /// Returns the faults of a spec about its keys. `text` is a format of TOML.
     fn faults(text: &str) -> String {
         let spec = Spec::parse(text, "keys.toml", &|_| None);
-        let names = Names::of(&spec);
+        let names = Names::of(&spec, &[]);
         let mut log = spec.log.clone();
         for entry in &spec.entries {
             Draft::new(entry, REGISTRY, &names, &mut log);

@@ -13,6 +13,7 @@
 //! | `order.rs` | order of devices, lowers first; cycles and depth |
 //! | `owner.rs` | owners of the bytes of a device |
 //! | `plan.rs` | the plan of every device, lowers first |
+//! | `volumes.rs` | volumes that the spec names |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and its import on another machine |
 //! | `label.rs` | contents that a label may have |
 //! | `edit.rs` | small changes of a spec: moving, adding and removing a disk |
@@ -49,6 +50,7 @@ mod tree;
 mod unkept;
 mod value;
 mod vars;
+mod volumes;
 pub mod write;
 
 pub(crate) use disks::plain_disks;
@@ -66,3 +68,4 @@ pub use past::{Forgotten, Known};
 pub(crate) use plan::odd_size;
 pub use plan::{KnownDisk, LabelledDisk, Planned, PlannedExport, PlannedNode, Role};
 pub use unkept::Unkept;
+pub use volumes::{FoundVolume, FoundVolumes};

@@ -20,6 +20,7 @@ use super::owner::{User, Uses};
 use super::parse::Spec;
 use super::reserves::Reserves;
 use super::tree::Word;
+use super::volumes::{Amended, FoundVolume, FoundVolumes, Inputs, deferred};
 
 /// The plan of a graph. The whole spec has been checked, and no disk or device has been opened.
 #[derive(Clone)]
@@ -38,6 +39,10 @@ pub struct Planned {
     pub exports: Vec<PlannedExport>,
     /// Warnings about the spec, in the order of its text: faults that do not prevent its use.
     pub warnings: Vec<Fault>,
+    /// The inputs for the next plan; `None` if no node is deferred.
+    pub(super) inputs: Option<Rc<Inputs>>,
+    /// The changes of the plan after it was made, which the next plan gets too.
+    pub(super) amended: Amended,
 }
 
 /// The role of a node in the graph.
@@ -82,6 +87,11 @@ pub struct PlannedNode {
     pub said_raw: bool,
     /// Whether the node is a disk that labels of the graph name and that the start has not found.
     pub absent: bool,
+    /// Whether the facts about the node are unknown, because they depend on a volume that is not found yet. Only the
+    /// name, kind, lowers and options count.
+    pub deferred: bool,
+    /// Whether the node is a volume of which all bytes are zeros.
+    pub blank: bool,
     /// Properties of a disk for the user, such as `O_DIRECT` or `in memory`; empty for a device.
     pub words: String,
     /// Position of the entry of the disk or device in the spec.
@@ -89,6 +99,21 @@ pub struct PlannedNode {
 }
 
 impl Planned {
+    /// Returns the plan of a graph without nodes.
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            name,
+            listens: Vec::new(),
+            tls: None,
+            max_connections: None,
+            nodes: Vec::new(),
+            exports: Vec::new(),
+            warnings: Vec::new(),
+            inputs: None,
+            amended: Amended::default(),
+        }
+    }
+
     /// Returns the first node, from node `index` downwards, that does not only pass bytes through.
     pub(crate) fn through(&self, mut index: usize) -> usize {
         while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
@@ -99,6 +124,7 @@ impl Planned {
 
     /// Makes every export of the plan read-only, whatever the spec says.
     pub fn refuse_writes(&mut self) {
+        self.amended.refuses_writes = true;
         for export in &mut self.exports {
             export.read_only = true;
             export.info.read_only = true;
@@ -108,6 +134,7 @@ impl Planned {
     /// Makes every export, device and disk of the plan read-only, because the disks are opened read-only.
     pub fn refuse_all_writes(&mut self) {
         self.refuse_writes();
+        self.amended.refuses_all_writes = true;
         for node in &mut self.nodes {
             node.info.read_only = true;
             node.given.lowers.iter_mut().for_each(|lower| lower.info.read_only = true);
@@ -231,7 +258,7 @@ impl Spec {
     /// Returns the labelled disks of the spec, except those with faults.
     pub fn labelled(&self, registry: Registry) -> Vec<LabelledDisk> {
         // `plan_over` reports the faults.
-        let (names, mut log) = (Names::of(self), self.log.clone());
+        let (names, mut log) = (Names::of(self, &[]), self.log.clone());
         let drafts = self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log));
         let labelled = drafts.filter(|draft| draft.label && draft.sound).map(|draft| {
             let name = draft.entry.name.text.clone();
@@ -258,10 +285,23 @@ impl Spec {
         env: &Env,
         probed: &BTreeMap<String, KnownDisk>,
     ) -> Result<Planned, Faults> {
+        self.plan_with(registry, env, probed, FoundVolumes::new()).await
+    }
+
+    /// Plans the graph as [`Spec::plan_over`] does, with the facts about `volumes` that were found.
+    pub(super) async fn plan_with(
+        &self,
+        registry: Registry,
+        env: &Env,
+        probed: &BTreeMap<String, KnownDisk>,
+        volumes: FoundVolumes,
+    ) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
-        let names = Names::of(self);
-        let drafts: Vec<_> =
+        let volume_entries = self.volume_entries();
+        let names = Names::of(self, &volume_entries);
+        let mut drafts: Vec<_> =
             self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log)).collect();
+        drafts.extend(volume_entries.iter().map(|e| Draft::of_volume(e, &names, &mut log)));
         let exports: Vec<_> =
             self.exports.iter().map(|e| ExportDraft::new(e, &names, &mut log)).collect();
         let holds_volumes =
@@ -275,12 +315,16 @@ impl Spec {
             let why = "clients: the server requests no certificates; add clients = \"CA.pem\" to [nbd] tls";
             log.error(export.entry.place("clients"), why);
         }
-        let order = order(&drafts, &mut log);
+        let mut order = order(&drafts, &mut log);
+        let deferred = deferred(&drafts, &order, &volumes);
+        order.sort_by_key(|index| deferred[*index]);
         let mut planner = Planner {
             graph: &self.name,
             env,
             probed,
+            volumes: &volumes,
             drafts: &drafts,
+            deferred: &deferred,
             nodes: Vec::new(),
             reserves: Reserves::new(env.pool().limit_bytes()),
             beneath: Vec::new(),
@@ -299,7 +343,12 @@ impl Spec {
         let warnings = log.finish()?;
         let Spec { name, nbd, .. } = self.clone();
         let Nbd { listens, tls, max_connections } = nbd;
-        Ok(Planned { name, listens, tls, max_connections, nodes, exports, warnings })
+        let inputs = deferred.contains(&true).then(|| {
+            let (spec, probed) = (self.clone(), probed.clone());
+            Rc::new(Inputs { spec, registry, probed, volumes })
+        });
+        let new = Planned::new(name);
+        Ok(Planned { listens, tls, max_connections, nodes, exports, warnings, inputs, ..new })
     }
 }
 
@@ -307,7 +356,10 @@ struct Planner<'p> {
     graph: &'p str,
     env: &'p Env,
     probed: &'p BTreeMap<String, KnownDisk>,
+    volumes: &'p FoundVolumes,
     drafts: &'p [Draft<'p>],
+    /// For each draft: whether the plan defers its node.
+    deferred: &'p [bool],
     nodes: Vec<PlannedNode>,
     reserves: Reserves,
     /// For each node: the disks and devices beneath the node.
@@ -333,6 +385,14 @@ struct Answer {
     words: String,
 }
 
+impl Answer {
+    /// Returns an answer with the facts `info` alone.
+    fn unknown(info: Info) -> Self {
+        let (table, words) = (None, String::new());
+        Self { info, needs: Needs::LEAF, table, unused_bytes: 0, created: false, words }
+    }
+}
+
 impl Planner<'_> {
     async fn draft(&mut self, index: usize) {
         let draft = &self.drafts[index];
@@ -349,9 +409,12 @@ impl Planner<'_> {
             let beneath =
                 Beneath::of(&node.name, self.nodes.len(), node.kind.maker, &node.given.lowers);
             self.beneath.push(Rc::new(beneath));
-            match self.reserves.add(&node) {
-                Ok(reserve) => node.reserve = reserve,
-                Err(error) => self.log.error(node.position, error.to_string()),
+            // Deferred nodes are the last ones.
+            if !node.deferred {
+                match self.reserves.add(&node) {
+                    Ok(reserve) => node.reserve = reserve,
+                    Err(error) => self.log.error(node.position, error.to_string()),
+                }
             }
             self.nodes.push(node);
         }
@@ -373,25 +436,22 @@ impl Planner<'_> {
             return None;
         }
         for (lower, word) in lowers.iter().zip(&draft.on) {
-            self.check_has_bytes(*lower, word)?;
+            match kind.maker {
+                Maker::Volume => self.check_has_volumes(*lower, draft)?,
+                _ => self.check_has_bytes(*lower, word)?,
+            }
         }
-        let answer = self.ask(index, kind, &given).await?;
-        if answer.info.size == 0 && !kind.capabilities.holds_volumes {
-            let name = &draft.entry.name;
-            self.log.error(name.at, format!("{:?} would be shorter than a block", name.text));
-            return None;
-        }
-        if answer.info.max_transfer < answer.info.block_size {
-            let (name, block) = (&draft.entry.name, answer.info.block_size);
-            let words = format!(
-                "{:?} would have blocks of {block} bytes, but a device below accepts only smaller \
-                 requests. Next: let the server of that device accept larger requests, or remove the device",
-                name.text
-            );
-            self.log.error(name.at, words);
-            return None;
+        let deferred = self.deferred[index];
+        let answer = match deferred {
+            true => Answer::unknown(Info::over(given.lowers.iter().map(|lower| &lower.info))?),
+            false => self.ask(index, kind, &given, &lowers).await?,
+        };
+        if !deferred {
+            self.check_answer(draft, kind, &answer)?;
         }
         let Answer { info, needs, table, unused_bytes, created, words } = answer;
+        let found = self.volumes.get(&given.name).and_then(Option::as_ref);
+        let blank = found.is_some_and(|volume| volume.is_blank);
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
         let labelled = match role {
             Role::Disk => draft.label,
@@ -414,9 +474,29 @@ impl Planner<'_> {
             labelled,
             said_raw: draft.said_raw,
             absent,
+            deferred,
+            blank,
             words,
             position,
         })
+    }
+
+    /// Reports an error for a device that no request could use.
+    fn check_answer(&mut self, draft: &Draft<'_>, kind: &Kind, answer: &Answer) -> Option<()> {
+        let (name, size, block) = (&draft.entry.name, answer.info.size, answer.info.block_size);
+        let words = if size == 0 && !kind.capabilities.holds_volumes {
+            format!("{:?} would be shorter than a block", name.text)
+        } else if answer.info.max_transfer < block {
+            format!(
+                "{:?} would have blocks of {block} bytes, but a device below accepts only smaller \
+                 requests. Next: let the server of that device accept larger requests, or remove the device",
+                name.text
+            )
+        } else {
+            return Some(());
+        };
+        self.log.error(name.at, words);
+        None
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> DeviceConfig {
@@ -442,19 +522,19 @@ impl Planner<'_> {
         }
     }
 
-    /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`.
-    async fn ask(&mut self, index: usize, kind: &Kind, given: &DeviceConfig) -> Option<Answer> {
+    /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`. `lowers` are the
+    /// nodes of its lowers.
+    async fn ask(
+        &mut self,
+        index: usize,
+        kind: &Kind,
+        given: &DeviceConfig,
+        lowers: &[usize],
+    ) -> Option<Answer> {
         let draft = &self.drafts[index];
         let over = Info::over(given.lowers.iter().map(|lower| &lower.info));
         let created = given.lowers.iter().all(|lower| lower.created);
-        let plain = |info| Answer {
-            info,
-            needs: Needs::LEAF,
-            table: None,
-            unused_bytes: 0,
-            created,
-            words: String::new(),
-        };
+        let plain = |info| Answer { created, ..Answer::unknown(info) };
         let answer = match (kind.maker, over) {
             (Maker::Table(plan), Some(over)) => {
                 let TablePlan { table, unused_bytes } = self.log_faults(draft, plan(given))?;
@@ -479,6 +559,17 @@ impl Planner<'_> {
                 let info = self.data(draft, &disk)?;
                 self.check_identity(index, disk.identity)?;
                 Answer { created: disk.creates, words: disk.words, ..plain(info) }
+            }
+            (Maker::Volume, _) => {
+                let Some(FoundVolume { info, .. }) = self.volumes[&given.name].clone() else {
+                    let (name, place) = (&given.name, draft.entry.name.at);
+                    let next =
+                        "create it while the graph runs without the devices and exports on it";
+                    self.log.error(place, format!("no volume {name:?}; {next}"));
+                    return None;
+                };
+                // Its requests go to the lowers of the device that holds it, as those of the device do.
+                Answer { needs: self.nodes[lowers[0]].needs, ..Answer::unknown(info) }
             }
             (Maker::Table(_) | Maker::Hooks { .. }, None) => {
                 unreachable!("the draft checked that {} has lower devices", kind.name)
@@ -573,6 +664,10 @@ impl Planner<'_> {
         for (port, (word, lower)) in draft.on.iter().zip(&draft.lowers).enumerate() {
             let user = User { at: word.at, name: node.name.clone() };
             let size = node.given.lowers[port].info.size;
+            if node.is_volume() {
+                // The device that holds it gives no other volume the same bytes.
+                continue;
+            }
             let uses = &mut self.uses[*lower];
             match &node.table {
                 Some(table) => uses.claim_table(table, Port(port as u16), size, &user),
@@ -630,19 +725,32 @@ impl Planner<'_> {
         None
     }
 
+    /// Reports an error if the device `node` has no volumes, though `draft` is a volume of this device.
+    fn check_has_volumes(&mut self, node: usize, draft: &Draft<'_>) -> Option<()> {
+        let PlannedNode { name, kind, .. } = &self.nodes[node];
+        if kind.capabilities.holds_volumes {
+            return Some(());
+        }
+        let volume = &draft.entry.name;
+        let words = format!("{:?}: {name:?} is a {} and has no volumes", volume.text, kind.name);
+        self.log.error(volume.at, words);
+        None
+    }
+
     fn check_uses(&mut self) {
         let used = self.places.iter().zip(&self.uses);
         let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
         let used: Vec<(&PlannedNode, &Uses)> = used.collect();
         // A device that cannot be written may have any number of users.
-        for (node, uses) in used.iter().filter(|(node, _)| !node.info.read_only) {
+        let may_write = |node: &PlannedNode| !node.deferred && !node.info.read_only;
+        for (node, uses) in used.iter().filter(|(node, _)| may_write(node)) {
             uses.check(&node.name, node.info.size, &mut self.log);
         }
         if self.log.has_errors() {
             return;
         }
         let is_idle = |(node, uses): &&(&PlannedNode, &Uses)| {
-            uses.is_empty() && !node.kind.capabilities.holds_volumes
+            uses.is_empty() && !node.deferred && !node.kind.capabilities.holds_volumes
         };
         for (node, _) in used.iter().filter(is_idle) {
             let message = format!(

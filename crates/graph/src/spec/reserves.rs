@@ -49,7 +49,8 @@ impl Reserves {
         let below: Vec<_> = node.lowers.iter().map(|lower| self.nodes[*lower].reserve).collect();
         Ok(match (&node.kind.maker, &node.table) {
             (Maker::Disk { .. }, _) => self.of_disk(node)?,
-            (Maker::Hooks { .. }, _) => NodeReserve::of_device(below[0]),
+            // A volume sends the same requests to the same lowers as the device that holds it.
+            (Maker::Hooks { .. } | Maker::Volume, _) => NodeReserve::of_device(below[0]),
             (_, Some(table)) => {
                 let lowers = node.lowers.iter();
                 let lowers: Vec<_> =

@@ -7,6 +7,7 @@ use block::units::format_exact;
 use fixedbitset::FixedBitSet;
 
 use super::plan::{Planned, PlannedExport, PlannedNode, Role};
+use super::volumes::Amended;
 
 /// The number of disks that a disk or device of a plan can lose.
 struct Redundancy {
@@ -90,8 +91,10 @@ impl Planned {
             let lowers = node.lowers.iter().map(|lower| number(*lower)).collect();
             PlannedNode { lowers, ..node.clone() }
         };
-        let nodes = nodes.map(|(node, _)| moved(node)).collect();
-        Self { nodes, exports: Vec::new(), ..self.clone() }
+        let nodes: Vec<_> = nodes.map(|(node, _)| moved(node)).collect();
+        let inputs = self.inputs.clone().filter(|_| nodes.iter().any(|node| node.deferred));
+        let amended = Amended { top: Some(device.to_owned()), ..self.amended.clone() };
+        Self { nodes, exports: Vec::new(), inputs, amended, ..self.clone() }
     }
 
     /// Returns the names of the disks beneath the device called `device`.
@@ -143,7 +146,10 @@ impl Planned {
 
     fn export_line(&self, export: &PlannedExport, redundancy: &Redundancy) -> String {
         let info = &export.info;
-        let mut parts = vec![format_exact(info.size), format!("blocks of {}", info.block_size)];
+        let mut parts = match self.nodes[export.node].deferred {
+            true => vec!["size known once the graph is open".to_owned()],
+            false => vec![format_exact(info.size), format!("blocks of {}", info.block_size)],
+        };
         self.add_disks(&mut parts, redundancy, export.read_only);
         parts.join(", ")
     }

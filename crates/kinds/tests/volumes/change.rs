@@ -10,11 +10,11 @@ use sim::Faults;
 
 use crate::rig::{BLOCK, Rig, connect, read, spec, write};
 
-const PASS: &str = "p = { kind = \"pass\", on = \"a\" }\n";
+pub const PASS: &str = "p = { kind = \"pass\", on = \"a\" }\n";
 
 /// The bytes of the clients under load: each client writes to its own blocks and reads them back.
 #[derive(Default)]
-struct Load {
+pub struct Load {
     is_over: Cell<bool>,
     done: Cell<u64>,
     running: Cell<u64>,
@@ -23,7 +23,7 @@ struct Load {
 
 impl Load {
     /// Starts `clients` clients of the volume called `name`, which write and read until the load is over.
-    fn begin(self: &Rc<Self>, rig: &Rig, name: &str, clients: u64) {
+    pub fn begin(self: &Rc<Self>, rig: &Rig, name: &str, clients: u64) {
         for client in 0..clients {
             let (env, at, load) = (rig.world.env(), rig.at.clone(), self.clone());
             let name = name.to_owned();
@@ -51,8 +51,13 @@ impl Load {
         }
     }
 
+    /// Returns the number of blocks that were written and read.
+    pub fn done(&self) -> u64 {
+        self.done.get()
+    }
+
     /// Ends the load. No request may have failed.
-    fn end(&self, rig: &Rig) {
+    pub fn end(&self, rig: &Rig) {
         self.is_over.set(true);
         rig.pass(Duration::from_secs(2));
         assert_eq!(self.running.get(), 0, "every client is answered");

@@ -63,6 +63,7 @@ pub struct Rig {
     pub engine: Engine,
     pub disks: Vec<Rc<SimDisk>>,
     pub live: Rc<RunningGraph>,
+    exports: Rc<ExportList>,
     pub catalog: GraphCatalog,
     pub server: Server,
     pub at: Address,
@@ -80,13 +81,29 @@ impl Rig {
     /// Starts the graph of the spec `text` over three blank disks, with the volumes `left` and `right`.
     pub fn new(text: &str) -> Self {
         let world = SimWorld::new(1);
-        let disks = (0..3)
+        let disks: Vec<_> = (0..3)
             .map(|n| {
                 let disk = SimDisk::new(&world, n, DiskConfig::new(DISK_BYTES, Profile::Native512));
                 world.plug(format!("/disk{n}"), &disk);
                 disk
             })
             .collect();
+        let rig = Self::start(world, disks, text).unwrap();
+        ["left", "right"].into_iter().for_each(|name| rig.create(name));
+        rig
+    }
+
+    /// Stops the graph, and starts the graph of the spec `text` over the same disks.
+    pub fn restart(self, text: &str) -> Result<Self, Unchanged> {
+        let (world, disks) = (self.world.clone(), self.disks.clone());
+        assert!(world.block_on(self.live.flush()).unwrap().is_empty());
+        let deadline = world.env().now().after(LIMIT);
+        world.block_on(self.live.close_devices(deadline)).unwrap();
+        drop(self);
+        Self::start(world, disks, text)
+    }
+
+    fn start(world: SimWorld, disks: Vec<Rc<SimDisk>>, text: &str) -> Result<Self, Unchanged> {
         let env = world.env();
         let engine = Engine::new(env.pool());
         env.spawn("engine", engine.clone().drive());
@@ -94,19 +111,24 @@ impl Rig {
             let (planned, probe) = plan(&env, &engine, text, None).await;
             RunningGraph::open(&env, &engine, planned, probe).await
         };
-        let live = Rc::new(world.block_on(opening).unwrap().unwrap());
-        let now = live.now();
-        let exports = ExportList::new(now.graph.exports().iter().map(|export| {
-            let portal = live.portal(&export.name).expect("each export has a portal");
-            export::nbd::Export::new(&env, &engine, &portal, "")
-        }));
+        let live = Rc::new(world.block_on(opening).unwrap()?);
+        let exports = ExportList::new([]);
         let catalog = GraphCatalog::new(&env, &engine, &exports, live.volumes(), "a volume");
         let server = Server::new(&env, Rc::new(catalog.clone()), Limits::default(), |_| {});
-        let at = Address::Unix("/socket".into());
+        let at = Address::Unix(format!("/socket{}", env.now().0.as_nanos()).into());
         server.serve(env.listen(&at).unwrap());
-        let rig = Self { world, engine, disks, live, catalog, server, at };
-        ["left", "right"].into_iter().for_each(|name| rig.create(name));
-        rig
+        let rig = Self { world, engine, disks, live, exports, catalog, server, at };
+        rig.offer();
+        Ok(rig)
+    }
+
+    /// Offers the exports of the graph to clients.
+    pub fn offer(&self) {
+        let (env, now) = (self.world.env(), self.live.now());
+        self.exports.set(now.graph.exports().iter().map(|export| {
+            let portal = self.live.portal(&export.name).expect("each export has a portal");
+            export::nbd::Export::new(&env, &self.engine, &portal, "")
+        }));
     }
 
     /// Carries out a command of verb `V` on the device with volumes.
@@ -167,6 +189,7 @@ impl Rig {
         async move {
             let (turn, now) = (live.turn().await, live.now());
             let (planned, probe) = plan(&env, &engine, &text, Some(now.labels.as_ref())).await;
+            let planned = live.with_volumes(planned).await.map_err(Unchanged::Failed)?;
             live.change(&turn, planned, probe, LIMIT).await
         }
     }

@@ -277,7 +277,8 @@ fn blocks(bytes: u64) -> u64 {
 }
 
 pub fn in_use(name: &VersionName) -> Error {
-    error!(InUse, "clients have {name} open").next("disconnect those clients first")
+    error!(InUse, "{name} is open")
+        .next("disconnect its clients, and remove the devices and exports on it from the spec")
 }
 
 /// Marks a snapshot as leaving, and notes that its line has a pass to come.
