@@ -181,6 +181,8 @@ bugs! {
     VolumesNotMoved = "112",
     /// 113 a connection that is handed over goes on with another volume of the same name
     VolumeByName = "113",
+    /// 114 clients can write to a volume that a device of the graph uses
+    HeldVolumeShared = "114",
     /// 130 a merge into a tree takes the last overwrite for the first
     LastOverwrite = "130",
     /// 131 an interval tree lacks the last birth that a snapshot can see

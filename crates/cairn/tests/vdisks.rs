@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use api::EventLine;
 use common::{Dir, Serve, tool};
 use serde_json::Value;
@@ -375,7 +378,7 @@ fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
     let dir = Dir::new();
     dir.write("g.toml", SPEC);
     let serve = begin(&dir, "g.toml");
-    for (name, size) in [("web", "20M"), ("nest", "40M"), ("gold", "8M")] {
+    for (name, size) in [("web", "20M"), ("nest", "40M"), ("gold", "8M"), ("new", "4M")] {
         dir.text(&["vdisk", "create", &format!("vms/{name}"), size]);
     }
     io(&dir, "vms/gold", &["write -P 5 0 1M"]);
@@ -383,8 +386,12 @@ fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
     let disk = "c = { file = \"c.img\", size = \"32MiB\", create = true, label = true }\n";
     let spec = SPEC.replace("[device]", &format!("{disk}[device]"))
         + "pair = { kind = \"mirror\", on = [\"vms/web\", \"c\"] }\n\
-           inner = { kind = \"pool\", on = \"vms/nest\" }\n";
-    let exports = "[export]\nweb = { on = \"pair\" }\njob = { on = \"vms/gold@v1+job\" }\n";
+           inner = { kind = \"pool\", on = \"vms/nest\" }\n\
+           safe = { kind = \"crypt\", on = \"vms/new\", key = \"file:key\" }\n";
+    dir.write("key", &"k".repeat(32));
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let exports = "[export]\nweb = { on = \"pair\" }\njob = { on = \"vms/gold@v1+job\" }\n\
+                   safe_vol = { on = \"safe\" }\n";
     dir.write("more.toml", &format!("{spec}{exports}"));
     let said = dir.text(&["apply", "more.toml"]);
     assert!(said.contains("add     vms/web          volume of 20 MiB on vms\n"), "{said}");
@@ -413,8 +420,14 @@ fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
     ];
     let serve = begin(&dir, "deep.toml");
     bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
+    // Its virtual disk has no bytes yet, and its key is that of the first start.
+    io(&dir, "safe_vol", &["write -P 9 0 1M", "flush"]);
     assert_eq!(serve.stop().code, 0);
-    let serve = dir.import(&["g", "--directory", ".", "--listen", "unix:s.sock"]);
+    let serve = begin(&dir, "deep.toml");
+    io(&dir, "safe_vol", &["read -P 9 0 1M"]);
+    assert_eq!(serve.stop().code, 0);
+    let serve =
+        dir.import(&["g", "--directory", ".", "--listen", "unix:s.sock", "--key", "safe=file:key"]);
     bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
     assert_eq!(serve.stop().code, 0);
     let ran = dir.cairn(&["check", "--directory", "."]);

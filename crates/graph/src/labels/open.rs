@@ -661,6 +661,7 @@ impl Labels {
     pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> Rc<dyn StateStore> {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
+        let is_new = !self.known.contains(&node.name);
         let beneath = |lower: &usize| {
             let disks = planned.disks_below(*lower);
             let label = |(disk, is_below_blank): (&usize, &bool)| {
@@ -670,12 +671,12 @@ impl Labels {
                     fresh: planned.nodes[*disk].created,
                     ..DiskLabel::default()
                 });
-                DiskLabel { fresh: label.fresh || is_written_anew || *is_below_blank, ..label }
+                let is_unused = is_new && *is_below_blank;
+                DiskLabel { fresh: label.fresh || is_written_anew || is_unused, ..label }
             };
             disks.iter().map(label).collect()
         };
         let ports = node.lowers.iter().map(beneath).collect();
-        let is_new = !self.known.contains(&node.name);
         let Opening { degraded, accept_loss: loss, .. } = self.opening;
         let permits = Permits { degraded, loss };
         Rc::new(LabelStateStore::new(&node.name, is_new, permits, ports, handover))

@@ -260,8 +260,9 @@ impl RunningGraph {
         };
         let handovers =
             self.prepare(&old, &planned, labels.as_ref()).await.map_err(Unchanged::Failed)?;
-        let _held_volumes =
-            volumes::hold_all(&self.volumes, &planned, 0).await.map_err(Unchanged::Failed)?;
+        let _held_volumes = volumes::hold_all(&self.volumes, &self.engine, &planned, 0)
+            .await
+            .map_err(Unchanged::Failed)?;
         let held = self.engine.suspend();
         let deadline = self.env.now().after(limit);
         self.quiet(&old, deadline).await.map_err(Unchanged::Failed)?;

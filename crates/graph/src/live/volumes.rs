@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::answers::LocateStep;
 use block::{ByteRange, Env, Error, ErrorKind, Op, OpenMode, Result, VolumeFacts, bail, error};
-use engine::{Engine, HeldVolume, PausedVolumes, VolumeSet};
+use engine::{Engine, HeldVolume, NodeId, PausedVolumes, VolumeSet};
 
 use super::allow;
 use super::bytes::Differs;
@@ -35,7 +35,7 @@ pub(crate) async fn open_all(
         let next = planned.with_volumes(env, look_for(volumes, engine, &planned).await?).await;
         let next = next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))?;
         let open = graph.members().len();
-        all_held.extend(hold_all(volumes, &next, open).await?);
+        all_held.extend(hold_all(volumes, engine, &next, open).await?);
         let unchanged = (0..next.nodes.len()).map(|index| (index < open).then_some(index));
         let (unchanged, handovers) = (unchanged.collect(), BTreeMap::new());
         let before = Before { graph: &graph, planned: &planned, unchanged, handovers };
@@ -55,7 +55,7 @@ async fn look_for(volumes: &VolumeSet, engine: &Engine, planned: &Planned) -> Re
     for name in planned.volumes_to_find() {
         let volume = match volumes.look(&name).await? {
             Some(VolumeFacts { id, info }) => {
-                let is_blank = id.is_some() && is_blank(volumes, engine, &name).await?;
+                let is_blank = id.is_some() && is_blank_now(volumes, engine, &name).await?;
                 Some(FoundVolume { info, is_blank })
             }
             None => None,
@@ -65,14 +65,21 @@ async fn look_for(volumes: &VolumeSet, engine: &Engine, planned: &Planned) -> Re
     Ok(found)
 }
 
-/// Whether all bytes of a volume are zeros, according to its device. A volume that the graph uses counts as written.
-async fn is_blank(volumes: &VolumeSet, engine: &Engine, name: &str) -> Result<bool> {
+/// Whether all bytes of a volume are zeros at present. A volume that the graph uses counts as written.
+async fn is_blank_now(volumes: &VolumeSet, engine: &Engine, name: &str) -> Result<bool> {
     if volumes.held(name).is_some() {
         return Ok(false);
     }
-    let Some(volume) = volumes.open(name, OpenMode::Existing).await? else { return Ok(false) };
-    let (portal, mut at) = (volume.portal(), 0);
-    let (size, Some(node)) = (portal.info().size, portal.node()) else { return Ok(false) };
+    let volume = volumes.open(name, OpenMode::Existing).await?;
+    match volume.as_ref().and_then(|volume| volume.portal().node()) {
+        Some(node) => is_blank(engine, node).await,
+        None => Ok(false),
+    }
+}
+
+/// Whether all bytes of the volume at `node` are zeros, according to its device.
+async fn is_blank(engine: &Engine, node: NodeId) -> Result<bool> {
+    let (size, mut at) = (engine.info(node).size, 0);
     for _ in 0..STATUS_MAX {
         let Some(range) = ByteRange::between(at, size) else { return Ok(true) };
         let done = engine.lower(node).start(Op::Status { range, extents: Vec::new() }).await;
@@ -89,9 +96,11 @@ async fn is_blank(volumes: &VolumeSet, engine: &Engine, name: &str) -> Result<bo
 /// does not exist is created if its name asks for that.
 ///
 /// # Errors
-/// As [`VolumeSet::hold`]; `NotFound` for a volume that does not exist any more.
+/// As [`VolumeSet::hold`]; `NotFound` for a volume that does not exist any more; `InUse` for one that was written since
+/// the plan was made, because a new device on it would destroy these bytes.
 pub(super) async fn hold_all(
     volumes: &VolumeSet,
+    engine: &Engine,
     planned: &Planned,
     first: usize,
 ) -> Result<Vec<Rc<HeldVolume>>> {
@@ -101,6 +110,11 @@ pub(super) async fn hold_all(
         let Some(held) = volumes.hold(&node.name, OpenMode::OrCreate).await? else {
             bail!(NotFound, "no volume {:?}", node.name);
         };
+        if let Some((_, at)) = held.node().filter(|_| node.blank)
+            && !is_blank(engine, at).await?
+        {
+            bail!(InUse, "{} was written meanwhile", node.name);
+        }
         all.push(held);
     }
     Ok(all)
