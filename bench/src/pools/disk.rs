@@ -54,6 +54,7 @@ impl Counts {
 }
 
 /// The content of a page.
+#[derive(Clone)]
 enum Page {
     Zeros,
     Data,
@@ -82,6 +83,18 @@ impl Disk {
     /// Returns what the disk has carried out so far.
     pub fn counts(&self) -> Counts {
         self.counts.get()
+    }
+
+    /// Returns a disk with the same content, as a power cut that loses nothing would leave it.
+    pub fn image(&self) -> Rc<Self> {
+        let pages = RefCell::new(self.pages.borrow().clone());
+        Rc::new(Self { pages, counts: Cell::default() })
+    }
+
+    /// Returns the memory of the pages with bytes of their own, with the 16 bytes that the allocator adds to each.
+    pub fn kept_bytes(&self) -> u64 {
+        let is_kept = |page: &&Page| matches!(page, Page::Bytes(_));
+        (self.pages.borrow().iter().filter(is_kept).count() * (PAGE + 16)) as u64
     }
 
     fn write(&self, at: u64, data: &[u8]) -> u64 {

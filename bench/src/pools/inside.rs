@@ -26,6 +26,7 @@ pub struct Inside<'g> {
     pub disk: Rc<Disk>,
     /// The pool.
     pub pool: Pool,
+    cell: PoolCell,
     data: Buf,
     /// State of the random number generator.
     draw: std::cell::Cell<u64>,
@@ -38,11 +39,41 @@ impl<'g> Inside<'g> {
         let size = gib << 30;
         let disk = Disk::new(size);
         let id = Uuid([7; 16]);
-        let opened = ground.core.block_on(async {
+        let made = ground.core.block_on(async {
             let geometry = Geometry::new(size)?;
             Pool::make(&env, &disk.lower(), id, geometry).await?;
             let Geometry { bytes, far, extent_bytes, .. } = geometry;
-            let cell = PoolCell { pool: Some(id), bytes, far, extent_bytes, flags: CellFlags(0) };
+            Ok(PoolCell { pool: Some(id), bytes, far, extent_bytes, flags: CellFlags(0) })
+        });
+        let cell = made.map_err(|error: block::Error| error.to_string())?;
+        Self::open_on(ground, disk, cell, cache_bytes)
+    }
+
+    /// Closes the pool, and opens it again with an empty cache.
+    pub fn reopened(self, cache_bytes: u64) -> Result<Self, String> {
+        let (ground, disk, cell) = (self.ground, self.disk.clone(), self.cell);
+        drop(self);
+        Self::open_on(ground, disk, cell, cache_bytes)
+    }
+
+    /// Opens the pool from a copy of its disk at this moment, as after a kill. Returns the pool and the time of its
+    /// opening.
+    pub fn killed(self, cache_bytes: u64) -> Result<(Self, Duration), String> {
+        let (ground, image, cell) = (self.ground, self.disk.image(), self.cell);
+        drop(self);
+        let begun = Instant::now();
+        let opened = Self::open_on(ground, image, cell, cache_bytes)?;
+        Ok((opened, begun.elapsed()))
+    }
+
+    fn open_on(
+        ground: &'g Ground,
+        disk: Rc<Disk>,
+        cell: PoolCell,
+        cache_bytes: u64,
+    ) -> Result<Self, String> {
+        let env = ground.core.env();
+        let opened = ground.core.block_on(async {
             let options =
                 Options { cache_bytes, read_only: false, accept_loss: false, discard: false };
             let (pool, _) = Pool::open(&env, &disk.lower(), &cell, options).await?;
@@ -51,7 +82,7 @@ impl<'g> Inside<'g> {
             Ok::<_, block::Error>((pool, data))
         });
         let (pool, data) = opened.map_err(|error| error.to_string())?;
-        Ok(Self { ground, disk, pool, data, draw: std::cell::Cell::new(1) })
+        Ok(Self { ground, disk, pool, cell, data, draw: std::cell::Cell::new(1) })
     }
 
     /// Runs a measurement on the pool to its end.
@@ -149,7 +180,7 @@ impl Drop for Inside<'_> {
 }
 
 /// Waits for all futures, and returns their first error.
-async fn all<F: Future<Output = Result<()>>>(futures: Vec<F>) -> Result<()> {
+pub async fn all<F: Future<Output = Result<()>>>(futures: Vec<F>) -> Result<()> {
     let mut waiting: Vec<_> = futures.into_iter().map(|one| Some(Box::pin(one))).collect();
     std::future::poll_fn(|cx| {
         let mut is_done = true;

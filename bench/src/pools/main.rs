@@ -5,6 +5,7 @@
 //! | `snapshots.rs` | the work and the bytes of snapshots and clones, in this process |
 //! | `removal.rs` | the removal of snapshots, and the return of space, in this process |
 //! | `maps.rs` | metadata of writes, and reads of deep versions, in this process |
+//! | `openings.rs` | closed virtual disks, and a start with a long log, in this process |
 //! | `service.rs` | the real binary: clones, names opened on demand, memory, starts after kills |
 //! | `beside.rs` | a pool beside the raw file, qcow2 images and reflinks on XFS |
 //!
@@ -15,6 +16,7 @@ mod beside;
 mod disk;
 mod inside;
 mod maps;
+mod openings;
 mod peers;
 mod removal;
 mod service;
@@ -39,6 +41,7 @@ fn parts() -> Vec<Part> {
         parts.push((name.to_owned(), Box::new(measure)));
     };
     add("snapshot", snapshots::own_work);
+    add("snapshot-load", snapshots::under_load);
     add("snapshot-kept", snapshots::kept);
     add("clone", snapshots::clones);
     add("clone-bytes", snapshots::clone_bytes);
@@ -49,7 +52,10 @@ fn parts() -> Vec<Part> {
     add("metadata-flushed", maps::flushed_writes);
     add("depth", maps::depths);
     add("node-reads", maps::node_reads);
+    add("master", maps::master);
     add("growth", maps::growth);
+    add("closed", openings::closed);
+    add("start-log", openings::start_with_log);
     add("command-clones", service::clones);
     add("first-use", service::first_use);
     add("memory", service::memory);

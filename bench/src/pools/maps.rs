@@ -150,6 +150,49 @@ pub fn node_reads(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
     }])
 }
 
+/// Measures the nodes that many clones read from the disk, if all of them read one master with a cold cache.
+pub fn master(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
+    const CLONES: u64 = 1_000;
+    const READS_EACH: u64 = 200;
+    const LARGE_CACHE: u64 = 256 << 20;
+    let inside = Inside::new(ground, 32, LARGE_CACHE)?;
+    inside.run(async {
+        let gold = inside.vdisk(&name("gold"), READ_BLOCKS).await?;
+        inside.fill(&gold, 0, READ_BLOCKS).await?;
+        inside.write_random(&gold, READ_BLOCKS, READ_BLOCKS, 32).await?;
+        let snapshot = inside.snapshot(&name("gold")).await?;
+        for n in 0..CLONES {
+            inside.pool.clone_of(&snapshot, &name(&format!("c{n}"))).await?;
+        }
+        inside.pool.checkpoint().await
+    })?;
+    let inside = inside.reopened(LARGE_CACHE)?;
+    let all_nodes = inside.node_bytes() / BLOCK;
+    let before = inside.pool.node_counts().0;
+    inside.run(async {
+        let into = inside.env().buf(BLOCK as usize)?;
+        for n in 0..CLONES {
+            let clone = inside.open(&format!("c{n}")).await?;
+            for _ in 0..READS_EACH {
+                inside.pool.read(&clone, inside.draw(READ_BLOCKS), &into).await?;
+            }
+        }
+        Ok(())
+    })?;
+    let reads = inside.pool.node_counts().0 - before;
+    Ok(vec![Row {
+        id: "master".to_owned(),
+        title: format!(
+            "{CLONES} clones read {READS_EACH} random blocks each of one master, cold cache: nodes \
+             read from the disk"
+        ),
+        aim: "the master's nodes once".to_owned(),
+        figure: format!("{reads}; the pool has {all_nodes} nodes"),
+        holds: Some(reads <= all_nodes),
+        rounds: json!([reads, all_nodes]),
+    }])
+}
+
 /// Measures a read and a write with ten times the vdisks, the snapshots and the data.
 pub fn growth(ground: &Ground) -> std::result::Result<Vec<Row>, String> {
     const MOST: f64 = 1.1;

@@ -1,11 +1,15 @@
 //! Measures snapshots and clones in this process: their own work, and the bytes that they keep.
 
+use std::cell::Cell;
+use std::pin::Pin;
+use std::time::Duration;
+
 use bench::ground::Ground;
 use bench::rows::Row;
 use bench::stats::median;
 use serde_json::json;
 
-use crate::inside::{BLOCK, CACHE_BYTES, Inside, name, timed, us_each};
+use crate::inside::{BLOCK, CACHE_BYTES, Inside, all, name, timed, us_each};
 
 /// Snapshots of a round, each after one write.
 const SNAPSHOTS: u64 = 20_000;
@@ -74,6 +78,70 @@ pub fn own_work(ground: &Ground) -> Result<Vec<Row>, String> {
         ),
         holds: Some(own.value <= SNAPSHOT_US),
         rounds: json!(own_us),
+    }])
+}
+
+/// Measures a snapshot under load, beside a write of the same disk at the same time: the time until it is taken, without
+/// a flush.
+pub fn under_load(ground: &Ground) -> Result<Vec<Row>, String> {
+    const COUNT: usize = 1_000;
+    const DEPTH: usize = 32;
+    const SLICE_US: f64 = 25.0;
+    const PAUSE: Duration = Duration::from_millis(1);
+    let inside = Inside::new(ground, 16, CACHE_BYTES)?;
+    let (mut writes_us, mut snapshots_us) = (Vec::new(), Vec::new());
+    inside.run(async {
+        let (busy, own) = (inside.vdisk(&name("busy"), BLOCKS).await?, name("own"));
+        let own_disk = inside.vdisk(&own, BLOCKS).await?;
+        let (is_over, env) = (Cell::new(false), inside.env());
+        let load = async {
+            while !is_over.get() {
+                inside.write_random(&busy, BLOCKS, 256, DEPTH).await?;
+                env.give_way().await;
+            }
+            Ok(())
+        };
+        let checkpoints = async {
+            while !is_over.get() {
+                inside.pool.checkpoint().await?;
+            }
+            Ok(())
+        };
+        let measured = async {
+            for n in 0..COUNT as u64 {
+                env.sleep(PAUSE).await;
+                writes_us.push(timed(inside.write(&own_disk, n)).await?.0.as_secs_f64() * 1e6);
+                env.sleep(PAUSE).await;
+                let snapshot = inside.pool.snapshot(std::slice::from_ref(&own), None);
+                snapshots_us.push(timed(snapshot).await?.0.as_secs_f64() * 1e6);
+            }
+            is_over.set(true);
+            Ok(())
+        };
+        let together: [Pin<Box<dyn Future<Output = block::Result<()>> + '_>>; 3] =
+            [Box::pin(load), Box::pin(checkpoints), Box::pin(measured)];
+        all(together.into()).await
+    })?;
+    let (write, snapshot) = (median(&writes_us).value, median(&snapshots_us).value);
+    let high = |all: &mut Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() * 99 / 100]
+    };
+    let (write_high, snapshot_high) = (high(&mut writes_us), high(&mut snapshots_us));
+    Ok(vec![Row {
+        id: "snapshot-load".to_owned(),
+        title: format!(
+            "a snapshot under {DEPTH} random writes and checkpoints without pause, --async: time beyond \
+             that of a write"
+        ),
+        aim: format!("{SNAPSHOT_US:.0} us, and a slice of {SLICE_US:.0} us"),
+        figure: format!(
+            "{:.0} us; snapshot {snapshot:.0} us, 99 % {snapshot_high:.0} us; write {write:.0} us, \
+             99 % {write_high:.0} us",
+            snapshot - write
+        ),
+        holds: Some(snapshot - write <= SNAPSHOT_US + SLICE_US),
+        rounds: json!([write, snapshot, write_high, snapshot_high]),
     }])
 }
 
