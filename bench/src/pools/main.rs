@@ -40,6 +40,8 @@ fn parts() -> Vec<Part> {
     let mut add = |name: &str, measure: fn(&Ground) -> Result<Vec<Row>, String>| {
         parts.push((name.to_owned(), Box::new(measure)));
     };
+    // The first one: memory that an earlier part has freed would leave this process later.
+    add("closed", openings::closed);
     add("snapshot", snapshots::own_work);
     add("snapshot-load", snapshots::under_load);
     add("snapshot-kept", snapshots::kept);
@@ -54,7 +56,6 @@ fn parts() -> Vec<Part> {
     add("node-reads", maps::node_reads);
     add("master", maps::master);
     add("growth", maps::growth);
-    add("closed", openings::closed);
     add("start-log", openings::start_with_log);
     add("command-clones", service::clones);
     add("first-use", service::first_use);
