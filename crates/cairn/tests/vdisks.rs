@@ -401,6 +401,18 @@ fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
     io(&dir, "web", &["write -P 1 0 1M", "flush"]);
     io(&dir, "job", &["read -P 5 0 1M", "write -P 2 4k 4k", "flush"]);
     io(&dir, "deep", &["write -P 3 1M 1M", "flush"]);
+    // A new encryption would destroy the bytes of the written part.
+    dir.text(&["vdisk", "create", "vms/blank", "4M"]);
+    for on in ["\"vms/gold\", \"vms/blank\"", "\"vms/blank\", \"vms/gold\""] {
+        let more = format!(
+            "{spec}row = {{ kind = \"concat\", on = [{on}] }}\n\
+             over = {{ kind = \"crypt\", on = \"row\", key = \"file:key\" }}\n\
+             {exports}more = {{ on = \"over\" }}\n"
+        );
+        dir.write("over.toml", &more);
+        let refused = dir.cairn(&["apply", "over.toml"]);
+        assert!(refused.code != 0 && refused.err.contains("not new"), "{refused:?}");
+    }
     // A device has the virtual disk, so no client gets it, and it cannot be removed.
     let refused = tool(&dir, "qemu-io", &["-f", "raw", &uri(&dir, "vms/web"), "-c", "read 0 4k"]);
     assert!(refused.err.contains("a device or an export of the graph uses vms/web"), "{refused:?}");

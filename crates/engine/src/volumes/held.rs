@@ -17,11 +17,6 @@ pub struct HeldVolume {
 }
 
 impl HeldVolume {
-    /// Returns the full name of the volume.
-    pub fn name(&self) -> &str {
-        self.volume.name()
-    }
-
     /// Returns the device of the volume, and its node in the engine; `None` if a live change has closed the volume and
     /// has not opened it again.
     pub fn node(&self) -> Option<(Rc<dyn AnyDevice>, NodeId)> {
@@ -32,16 +27,18 @@ impl HeldVolume {
 }
 
 impl VolumeSet {
-    /// Opens the volume with the full name `name` for a device or an export of the graph; returns `None` if there is no
-    /// such volume.
+    /// Opens the volume with the full name `name` for a device or an export of the graph, and creates it if its name asks
+    /// for that; returns `None` if there is no such volume.
     ///
     /// # Errors
     /// As [`VolumeSet::open`]; `InUse` if clients use the volume and it may be written.
-    pub async fn hold(&self, name: &str, mode: OpenMode) -> Result<Option<Rc<HeldVolume>>> {
+    pub async fn hold(&self, name: &str) -> Result<Option<Rc<HeldVolume>>> {
         if let Some(held) = self.held(name) {
             return Ok(Some(held));
         }
-        let Some(volume) = self.open_for_any(name, mode).await? else { return Ok(None) };
+        let Some(volume) = self.open_for_any(name, OpenMode::OrCreate).await? else {
+            return Ok(None);
+        };
         let is_read_only = volume.portal().info().read_only;
         if Rc::strong_count(&volume) > 1 && !is_read_only {
             return Err(error!(InUse, "clients use {name}").next("disconnect those clients first"));

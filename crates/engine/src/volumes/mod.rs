@@ -230,7 +230,10 @@ impl VolumeSet {
     /// of the graph may write to the volume.
     pub async fn open(&self, name: &str, mode: OpenMode) -> Result<Option<Rc<OpenVolume>>> {
         self.check_free(name)?;
-        self.open_for_any(name, mode).await
+        let opened = self.open_for_any(name, mode).await?;
+        // The graph may have taken the volume while this opening waited.
+        self.check_free(name)?;
+        Ok(opened)
     }
 
     async fn open_for_any(&self, name: &str, mode: OpenMode) -> Result<Option<Rc<OpenVolume>>> {
@@ -241,17 +244,12 @@ impl VolumeSet {
         self.0.env.run_to_end("the opening of a volume", opening).await
     }
 
-    /// Returns a handle to the volume with the full name `name`, if the volume is open and in use.
-    pub fn known(&self, name: &str) -> Option<Rc<OpenVolume>> {
-        self.check_free(name).ok()?;
-        self.in_use(name)
-    }
-
     /// Whether clients, devices or exports of the graph use the volume with the full name `name`.
     pub fn is_open(&self, name: &str) -> bool {
         self.in_use(name).is_some()
     }
 
+    /// Returns a handle to the volume with the full name `name`, if the volume is open and in use.
     fn in_use(&self, name: &str) -> Option<Rc<OpenVolume>> {
         let entries = self.0.entries.borrow();
         entries.get(name)?.users.borrow().upgrade()

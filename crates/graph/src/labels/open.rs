@@ -663,15 +663,15 @@ impl Labels {
         let is_written_anew = self.is_written_anew(planned, index);
         let is_new = !self.known.contains(&node.name);
         let beneath = |lower: &usize| {
-            let disks = planned.disks_below(*lower);
-            let label = |(disk, is_below_blank): (&usize, &bool)| {
+            let (disks, written) = (planned.disks_of(*lower), planned.written_disks_of(*lower));
+            let label = |disk: &usize| {
                 let known = self.disks.get(&planned.nodes[*disk].name);
                 let label = known.map(Disk::label).unwrap_or_else(|| DiskLabel {
                     present: true,
                     fresh: planned.nodes[*disk].created,
                     ..DiskLabel::default()
                 });
-                let is_unused = is_new && *is_below_blank;
+                let is_unused = is_new && !written.contains(disk);
                 DiskLabel { fresh: label.fresh || is_written_anew || is_unused, ..label }
             };
             disks.iter().map(label).collect()

@@ -32,8 +32,7 @@ pub(crate) async fn open_all(
     graph.fill(&planned, labels, env, volumes, None).await?;
     let mut all_held = Vec::new();
     while planned.is_deferred() {
-        let next = planned.with_volumes(env, look_for(volumes, engine, &planned).await?).await;
-        let next = next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))?;
+        let next = with_next_volumes(&planned, env, engine, volumes).await?;
         let open = graph.members().len();
         all_held.extend(hold_all(volumes, engine, &next, open).await?);
         let unchanged = (0..next.nodes.len()).map(|index| (index < open).then_some(index));
@@ -44,6 +43,21 @@ pub(crate) async fn open_all(
         (planned, graph) = (next, more);
     }
     Ok((planned, graph))
+}
+
+/// Looks for the volumes on which the deferred nodes of a plan depend first, and plans the graph with them.
+///
+/// # Errors
+/// `Invalid` for the faults of the new plan; as [`VolumeSet::look`].
+async fn with_next_volumes(
+    planned: &Planned,
+    env: &Env,
+    engine: &Engine,
+    volumes: &VolumeSet,
+) -> Result<Planned> {
+    let found = look_for(volumes, engine, planned).await?;
+    let next = planned.with_volumes(env, found).await;
+    next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))
 }
 
 /// Looks for the volumes on which the deferred nodes of a plan depend first.
@@ -107,7 +121,7 @@ pub(super) async fn hold_all(
     let mut all = Vec::new();
     let nodes = planned.nodes[..planned.known_nodes()].iter().skip(first);
     for node in nodes.filter(|node| node.is_volume()) {
-        let Some(held) = volumes.hold(&node.name, OpenMode::OrCreate).await? else {
+        let Some(held) = volumes.hold(&node.name).await? else {
             bail!(NotFound, "no volume {:?}", node.name);
         };
         if let Some((_, at)) = held.node().filter(|_| node.blank)
@@ -141,9 +155,7 @@ impl RunningGraph {
                 return Err(error!(Unsupported, "the device of {name} is not running yet")
                     .next("apply the spec without the devices and exports on its volumes first"));
             }
-            let found = look_for(&self.volumes, &self.engine, &planned).await?;
-            let next = planned.with_volumes(&self.env, found).await;
-            planned = next.map_err(|faults| Error::new(ErrorKind::Invalid, faults.to_string()))?;
+            planned = with_next_volumes(&planned, &self.env, &self.engine, &self.volumes).await?;
         }
         Ok(planned)
     }

@@ -69,15 +69,18 @@ pub(super) struct Names<'s> {
 impl<'s> Names<'s> {
     /// Returns the names in `spec`, and those of the `volumes` that it names, whose indices follow.
     pub(super) fn of(spec: &'s Spec, volumes: &'s [Entry]) -> Self {
-        // In reverse order, so that the first of two entries with one name gets the name.
-        fn index<'s>(
-            entries: impl DoubleEndedIterator<Item = (usize, &'s Entry)>,
-        ) -> BTreeMap<&'s str, usize> {
-            entries.rev().map(|(i, e)| (e.name.text.as_str(), i)).collect()
+        fn index<'s>(entries: impl Iterator<Item = &'s Entry>) -> BTreeMap<&'s str, usize> {
+            let mut index = BTreeMap::new();
+            for (n, entry) in entries.enumerate() {
+                // The first of two entries with one name gets the name.
+                index.entry(entry.name.text.as_str()).or_insert(n);
+            }
+            index
         }
-        let nodes = spec.entries.iter().chain(volumes).zip(0..).map(|(entry, i)| (i, entry));
-        let nodes: Vec<_> = nodes.collect();
-        Self { nodes: index(nodes.into_iter()), exports: index(spec.exports.iter().enumerate()) }
+        Self {
+            nodes: index(spec.entries.iter().chain(volumes)),
+            exports: index(spec.exports.iter()),
+        }
     }
 
     pub(super) fn find(&self, word: &Word, log: &mut Log) -> Option<usize> {

@@ -17,7 +17,7 @@ use super::fault::{Fault, Faults, Log, Position};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
-use super::parse::Spec;
+use super::parse::{DEVICES_MAX, Spec};
 use super::reserves::Reserves;
 use super::tree::Word;
 use super::volumes::{Amended, FoundVolume, FoundVolumes, Inputs, deferred};
@@ -298,6 +298,11 @@ impl Spec {
     ) -> Result<Planned, Faults> {
         let mut log = self.log.clone();
         let volume_entries = self.volume_entries();
+        if let Some(extra) = volume_entries.get(DEVICES_MAX) {
+            let count = volume_entries.len();
+            let message = format!("{count} volumes in \"on\"; at most {DEVICES_MAX} are possible");
+            log.error(extra.name.at, message);
+        }
         let names = Names::of(self, &volume_entries);
         let mut drafts: Vec<_> =
             self.entries.iter().map(|e| Draft::new(e, registry, &names, &mut log)).collect();

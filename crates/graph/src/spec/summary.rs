@@ -104,13 +104,28 @@ impl Planned {
         disks.map(|disk| self.nodes[disk].name.clone()).collect()
     }
 
-    /// Returns the indices of the disks beneath node `index`, or `index` itself for a disk. Visits each node once: in a
-    /// hostile graph, each device doubles the number of paths to the disks.
+    /// Returns the indices of the disks beneath node `index`, or `index` itself for a disk.
     pub(crate) fn disks_of(&self, index: usize) -> BTreeSet<usize> {
+        self.disks_through(index, |_| true)
+    }
+
+    /// Returns the disks of [`Planned::disks_of`] to which a path leads that has no blank volume.
+    pub(crate) fn written_disks_of(&self, index: usize) -> BTreeSet<usize> {
+        self.disks_through(index, |node| !node.blank)
+    }
+
+    /// Returns the disks at or beneath node `index` to which nodes lead that `goes_on` selects. Visits each node once: in
+    /// a hostile graph, each device doubles the number of paths to the disks.
+    fn disks_through(
+        &self,
+        index: usize,
+        goes_on: impl Fn(&PlannedNode) -> bool,
+    ) -> BTreeSet<usize> {
         let mut reached = BTreeSet::from([index]);
         let mut open = vec![index];
-        while let Some(at) = open.pop() {
-            open.extend(self.nodes[at].lowers.iter().filter(|lower| reached.insert(**lower)));
+        while let Some(node) = open.pop().map(|at| &self.nodes[at]) {
+            let below = node.lowers.iter().filter(|_| goes_on(node));
+            open.extend(below.filter(|lower| reached.insert(**lower)));
         }
         reached.retain(|node| self.nodes[*node].role == Role::Disk);
         reached

@@ -12,7 +12,7 @@ use kind::{
 use super::draft::{Draft, Names};
 use super::fault::{Faults, Log};
 use super::parse::{Entry, Section, Spec};
-use super::plan::{KnownDisk, Planned, PlannedNode, Role};
+use super::plan::{KnownDisk, Planned, PlannedNode};
 use super::tree::{Raw, Word};
 
 /// The volumes that a start or a change has looked for, by full name; `None` if there is no such volume.
@@ -71,12 +71,12 @@ impl Spec {
     /// Returns an entry for each volume that a device or an export of the spec names. Its position is that of the first
     /// such name.
     pub(super) fn volume_entries(&self) -> Vec<Entry> {
-        let mut found: Vec<Entry> = Vec::new();
+        let (mut found, mut names) = (Vec::new(), BTreeSet::new());
         let devices = self.entries.iter().filter(|entry| entry.section == Section::Device);
         for on in devices.chain(&self.exports).filter_map(|entry| entry.field("on")) {
             for item in on.items() {
                 let Raw::Text(text) = &item.raw else { continue };
-                if text.contains('/') && found.iter().all(|entry| entry.name.text != *text) {
+                if text.contains('/') && names.insert(text) {
                     let name = Word { text: text.clone(), at: item.at };
                     found.push(Entry::new(Section::Device, name, Vec::new()));
                 }
@@ -135,23 +135,6 @@ impl Planned {
     /// Whether the plan has nodes that depend on volumes which were not looked for yet.
     pub fn is_deferred(&self) -> bool {
         self.inputs.is_some()
-    }
-
-    /// Returns the disks beneath node `index`, or `index` itself for a disk, each with whether only blank volumes lead to
-    /// it. Visits each node once.
-    pub(crate) fn disks_below(&self, index: usize) -> BTreeMap<usize, bool> {
-        let mut disks = BTreeMap::new();
-        let (mut open, mut reached) = (vec![(index, false)], BTreeSet::from([index]));
-        while let Some((at, is_below_blank)) = open.pop() {
-            let node = &self.nodes[at];
-            let is_below_blank = is_below_blank || node.blank;
-            if node.role == Role::Disk {
-                disks.insert(at, is_below_blank);
-            }
-            let below = node.lowers.iter().filter(|lower| reached.insert(**lower));
-            open.extend(below.map(|lower| (*lower, is_below_blank)));
-        }
-        disks
     }
 
     /// Returns the number of nodes that are not deferred. They are the first ones of the plan.

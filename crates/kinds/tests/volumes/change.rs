@@ -74,7 +74,7 @@ fn live_change_moves_open_volumes_under_load() {
     rig.pass(Duration::from_secs(1));
     let node = || rig.live.volumes().open_nodes()[0].1;
     for (below, on) in [(PASS, "p"), ("", "a"), (PASS, "p")] {
-        let (before, was) = (load.done.get(), rig.live.volumes().known("vms/left").unwrap());
+        let (before, was) = (load.done.get(), rig.opened("vms/left"));
         // A client that connects during the change gets its volume too.
         let late = Rc::<Cell<bool>>::default();
         let (env, at, came) = (rig.world.env(), rig.at.clone(), late.clone());
@@ -87,7 +87,7 @@ fn live_change_moves_open_volumes_under_load() {
         assert_eq!((rig.count("open"), rig.count("opened")), (2, 2), "on the new device");
         rig.pass(Duration::from_secs(1));
         assert!(load.done.get() > before + 100 && late.get(), "the clients go on");
-        let is = rig.live.volumes().known("vms/left").unwrap();
+        let is = rig.opened("vms/left");
         assert!(Rc::ptr_eq(&was, &is) && was.portal().node() == Some(node()));
     }
     load.end(&rig);

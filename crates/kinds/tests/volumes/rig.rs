@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::control::Verb;
 use block::control::volume;
 use block::env::{Address, Socket};
-use block::{Env, Error, ErrorKind, Result};
-use engine::Engine;
+use block::{Env, Error, ErrorKind, OpenMode, Result};
+use engine::{Engine, OpenVolume};
 use export::nbd::{Limits, Server};
 use export::{ExportList, GraphCatalog};
 use graph::RunningGraph;
@@ -158,6 +158,13 @@ impl Rig {
 
     pub fn connect(&self, name: &str) -> Result<Connection> {
         self.world.block_on(connect(self.world.env(), self.at.clone(), name.to_owned())).unwrap()
+    }
+
+    /// Returns a handle to a volume that exists.
+    pub fn opened(&self, name: &str) -> Rc<OpenVolume> {
+        let (volumes, name) = (self.live.volumes().clone(), name.to_owned());
+        let opening = async move { volumes.open(&name, OpenMode::Existing).await };
+        self.world.block_on(opening).unwrap().unwrap().unwrap()
     }
 
     pub fn write(&self, connection: &Connection, start: u64, byte: u8) {
