@@ -219,6 +219,10 @@ bugs! {
     SettledNodesStay = "153",
     /// 154 a pool discards a freed block below before the record that freed it is proven
     DiscardedUnproven = "154",
+    /// 155 a damaged node is not read from its second copy
+    SecondCopyUnread = "155",
+    /// 156 a freed node leaves its second copy in use
+    SecondCopyStays = "156",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

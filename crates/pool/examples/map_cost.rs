@@ -109,7 +109,7 @@ impl Store for Memory {
         }
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
+    async fn write(&self, address: Address, _: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.written.set(self.written.get() + 1);
         self.nodes.borrow_mut()[Self::slot(address)] = Some(node);
         Ok(())
@@ -437,8 +437,8 @@ impl Store for Cached<'_> {
         self.memory.allocate()
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
-        self.memory.write(address, node).await
+    async fn write(&self, address: Address, _: Option<Address>, node: Rc<Node>) -> Result<()> {
+        self.memory.write(address, None, node).await
     }
 
     async fn rest(&self) {}

@@ -157,13 +157,14 @@ impl PoolDevice {
 
 /// Returns the report of a check for people.
 fn report_of(checked: live::Checked) -> Checked {
-    let live::Checked { vdisks, damage, lost, leaked } = checked;
+    let live::Checked { vdisks, damage, copies, lost, leaked } = checked;
     let mut wrong = damage;
     let range = |(first, count): Blocks, words: &str| {
         format!("{count} blocks at block {} of extent {} {words}", first.offset(), first.extent())
     };
     wrong.extend(lost.into_iter().map(|blocks| range(blocks, "are in use, and free to others")));
     let is_damaged = !wrong.is_empty();
+    wrong.extend(copies);
     let leaked = leaked.unwrap_or_default().into_iter();
     wrong.extend(leaked.map(|blocks| range(blocks, "belong to no virtual disk, and are not free")));
     let health = match (is_damaged, wrong.is_empty()) {

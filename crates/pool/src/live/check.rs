@@ -7,13 +7,13 @@ use std::rc::Rc;
 use block::Result;
 
 use super::account::Account;
-use super::nodes::Lookups;
+use super::nodes::{BothCopies, Lookups};
 use super::pool::Inner;
 use super::vdisk::Vdisk;
 use super::version::own_trees;
 use crate::extent::Content;
 use crate::map::{
-    self, BLOCKS_MAX, Content as Found, Layer, Number, Reader, Root, Scan, damaged_parts,
+    self, BLOCKS_MAX, Content as Found, Layer, Number, Reader, Root, Scan, TreeKind, damaged_parts,
     nodes_after,
 };
 use crate::rows::{HEAD, SettledRow, Table, TreeRow, VdiskRow, VdiskState};
@@ -30,6 +30,8 @@ pub struct Checked {
     pub vdisks: u64,
     /// Damage of trees, with the vdisks that it concerns.
     pub damage: Vec<String>,
+    /// Damage of copies of nodes, beside right copies. A pool that can be written writes them again.
+    pub copies: Vec<String>,
     /// Blocks that a tree refers to, and that are free.
     pub lost: Vec<Blocks>,
     /// Blocks in use that no tree refers to. `None` if they are unknown: the pool is open for reading, and has changes
@@ -96,11 +98,14 @@ struct Reached {
     extent_blocks: u32,
     data: Marks,
     nodes: Marks,
+    /// Damage of copies of nodes.
+    copies: Vec<String>,
 }
 
 impl Reached {
     fn new(extent_blocks: u32) -> Self {
-        Self { extent_blocks, data: Marks::default(), nodes: Marks::default() }
+        let (data, nodes, copies) = (Marks::default(), Marks::default(), Vec::new());
+        Self { extent_blocks, data, nodes, copies }
     }
 
     fn data(&mut self, address: Address, blocks: u64) {
@@ -126,6 +131,8 @@ impl Inner {
             if let Err(error) = self.reach_nodes(&tree, &mut reached).await {
                 checked.damage.push(format!("the table {table:?}: {error}"));
             }
+            let copies = reached.copies.drain(..);
+            checked.copies.extend(copies.map(|error| format!("the table {table:?}: {error}")));
         }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
             checked.vdisks += u64::from(row.state == VdiskState::LIVE);
@@ -135,6 +142,8 @@ impl Inner {
                 Err(error) => vec![error.to_string()],
             };
             checked.damage.extend(damage.into_iter().map(|words| format!("{name}: {words}")));
+            let copies = reached.copies.drain(..);
+            checked.copies.extend(copies.map(|error| format!("{name}: {error}")));
         }
         let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
         let used = self.used(reached.extent_blocks);
@@ -159,6 +168,7 @@ impl Inner {
         let (data, nodes) = (line.data.count(), line.nodes.count());
         all.data.join(line.data);
         all.nodes.join(line.nodes);
+        all.copies.extend(line.copies);
         let has_changes = self.is_read_only && !self.touched.borrow().is_empty();
         let is_right = (data, nodes) == (account.head + account.dead, account.nodes);
         if !has_changes && !is_right && damage.is_empty() {
@@ -229,10 +239,20 @@ impl Inner {
     }
 
     async fn reach_nodes(&self, tree: &Root, reached: &mut Reached) -> Result<()> {
-        let mut found = map::Found::default();
-        nodes_after(&Lookups(self.nodes.clone()), tree, 0, &mut found).await?;
+        let (mut found, nodes) = (map::Found::default(), BothCopies::new(&self.nodes));
+        let mut walked = nodes_after(&nodes, tree, 0, &mut found).await;
+        // The leaves of a table may have two copies, too.
+        let mut leaves = Scan::new(&nodes, tree, [0; 4]);
+        while tree.form.kind == TreeKind::Table && walked.is_ok() {
+            match leaves.next_leaf().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => walked = Err(error),
+            }
+        }
         found.nodes.iter().for_each(|node| reached.nodes(node.address, 1));
-        Ok(())
+        reached.copies.extend(nodes.into_wrong());
+        walked
     }
 
     async fn reach_dead(&self, tree: &Root, reached: &mut Reached) -> Result<()> {

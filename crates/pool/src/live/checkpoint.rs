@@ -358,7 +358,7 @@ impl Inner {
                 None => self.free(run.address, run.blocks),
             }
         }
-        for Replaced { address, birth, .. } in nodes {
+        for Replaced { address, birth } in nodes {
             match kept.holds(birth, cut) {
                 true => finds.dead.push(DeadEntry {
                     death: cut,
@@ -615,7 +615,7 @@ impl Inner {
         let nodes = [Table::Extents, Table::Free].map(|table| self.tables.nodes(table));
         let touched = |nodes: u64| 2 * nodes.min(rows as u64) + rows as u64 / 16 + SPACE_NODES_MORE;
         let needed = nodes.into_iter().map(touched).sum::<u64>();
-        let SpaceRows { extents, free } = self.room.begin_rows(needed)?;
+        let SpaceRows { extents, free } = self.room.begin_rows(needed, self.nodes.doubles())?;
         extents.iter().for_each(|row| self.tables.put_taken(row));
         for row in free {
             match row.bitmap == [0; 64] {

@@ -1,6 +1,23 @@
 //! Reads of bytes with a checksum: if the bytes are wrong, the other copies of a redundant device below are read.
 
-use block::{Buf, ByteRange, Copies, Lower, Op, Result};
+use block::{Buf, ByteRange, Copies, Env, Lower, Op, Result};
+
+/// Whether the device below keeps several copies of `range` now: whether a read can avoid the copy that another read used.
+///
+/// # Errors
+/// `NoMemory` if no buffer is free for the read.
+pub async fn has_copies(env: &Env, lower: &Lower, range: ByteRange) -> Result<bool> {
+    let mut avoid = Copies::NONE;
+    for _ in 0..2 {
+        let into = env.pool().wait_for(range.len() as usize).await?;
+        let copies = lower.call(Op::Read { range, into, avoid }).await.copies();
+        if copies == avoid {
+            return Ok(false);
+        }
+        avoid = copies;
+    }
+    Ok(true)
+}
 
 /// Reads `range` of `lower` into `into`, from one copy after the other, until `is_right` accepts the bytes. Then the right
 /// bytes are written over all copies, unless `heals` is false. Returns `None` if no copy is right.

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::iter;
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::Mono;
+use block::seeded::{self, Bug};
 use block::{Child, Env, ErrorKind, Lower, Op, Patience, Result, bail};
 use meta::io::step;
 
@@ -37,6 +39,8 @@ pub struct Nodes {
     writes: RefCell<VecDeque<(Child, u64, usize)>>,
     /// Whether right bytes of another copy are written over wrong ones.
     heals: bool,
+    /// Whether new nodes may have a second copy, because the device below keeps one copy.
+    doubles: bool,
     /// Waits for space below for the writes of nodes.
     patience: Rc<Patience>,
     slice: Cell<Mono>,
@@ -51,6 +55,24 @@ pub struct Lookups(pub Rc<Nodes>);
 /// The nodes as merges and other passes use them. Their reads are not noted in the cache.
 #[derive(Clone)]
 pub struct Passes(pub Rc<Nodes>);
+
+/// The nodes as a check uses them: both copies of a node are read from the device.
+pub struct BothCopies<'n> {
+    nodes: &'n Nodes,
+    wrong: RefCell<BTreeSet<String>>,
+}
+
+impl<'n> BothCopies<'n> {
+    /// Begins a check without damaged copies.
+    pub fn new(nodes: &'n Nodes) -> Self {
+        Self { nodes, wrong: RefCell::default() }
+    }
+
+    /// Returns the errors of damaged copies beside right ones.
+    pub fn into_wrong(self) -> BTreeSet<String> {
+        self.wrong.into_inner()
+    }
+}
 
 /// The nodes as a part of a checkpoint uses them that may fail. It remembers its new nodes.
 pub struct Attempt<'p> {
@@ -78,6 +100,7 @@ impl Nodes {
         room: Rc<Room>,
         cache_nodes: usize,
         heals: bool,
+        doubles: bool,
         patience: Rc<Patience>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -89,11 +112,17 @@ impl Nodes {
             line: RefCell::default(),
             writes: RefCell::default(),
             heals,
+            doubles,
             patience,
             slice: Cell::new(env.clock()),
             reads: Cell::new(0),
             written: Cell::new(0),
         })
+    }
+
+    /// Whether new nodes may have a second copy.
+    pub fn doubles(&self) -> bool {
+        self.doubles
     }
 
     /// Returns the number of nodes that were read from the device, and that were written to it.
@@ -119,37 +148,67 @@ impl Nodes {
             node.check_head(pointer, place)?;
             return Ok(node);
         }
-        let range = self.room.range(pointer.address, 1)?;
+        let mut read = self.read_copy(pointer.address, pointer, place, is_pass).await;
+        if let (Err(_), Some(second)) = (&read, pointer.second)
+            && !seeded::on(Bug::SecondCopyUnread)
+            && let Ok(node) = self.read_copy(second, pointer, place, is_pass).await
+        {
+            self.heal(pointer.address, &node).await;
+            read = Ok(node);
+        }
+        let node = read?;
+        self.cache.borrow_mut().insert(pointer.address, node.clone());
+        Ok(node)
+    }
+
+    /// Reads the copy of a node at `address`. If its bytes are wrong, other copies of it below are read.
+    async fn read_copy(
+        &self,
+        address: Address,
+        pointer: &Pointer,
+        place: &Place,
+        is_pass: bool,
+    ) -> Result<Rc<Node>> {
+        let range = self.room.range(address, 1)?;
         let into = self.env.pool().wait_for(NODE_BYTES).await?;
         let buf = match self.lower.read(range, into).await {
             // For a pass this is damage of one tree, like wrong bytes.
             Err(error) if is_pass => {
-                bail!(Corrupt, "the node at {:?} cannot be read: {error}", pointer.address)
+                bail!(Corrupt, "the node at {address:?} cannot be read: {error}")
             }
             read => read?,
         };
         self.reads.set(self.reads.get() + 1);
         let opened = Node::open(&buf.read(), pointer, place);
-        let node = match opened {
+        match opened {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let is_right = |bytes: &[u8]| Node::open(bytes, pointer, place).is_ok();
                 let right = read_right(&self.lower, range, buf, self.heals, is_right).await?;
                 let Some(buf) = right else { return Err(error) };
-                Node::open(&buf.read(), pointer, place)?
+                Node::open(&buf.read(), pointer, place)
             }
-            opened => opened?,
-        };
-        self.cache.borrow_mut().insert(pointer.address, node.clone());
-        Ok(node)
+            opened => opened,
+        }
     }
 
-    /// Puts a node in line to be written.
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
+    /// Writes a node over its damaged copy. The next read tries again if this write fails.
+    async fn heal(&self, address: Address, node: &Node) {
+        let (Ok(range), true) = (self.room.range(address, 1), self.heals) else { return };
+        if let Ok(buf) = self.env.pool().wait_for(NODE_BYTES).await {
+            buf.write().copy_from_slice(node.bytes());
+            let _ = self.lower.write(range, buf).await;
+        }
+    }
+
+    /// Puts a node in line to be written. The cache has it under its first address alone.
+    async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.cache.borrow_mut().insert(address, node.clone());
-        self.unwritten.borrow_mut().insert(address.bits(), node);
         let is_full = {
             let mut line = self.line.borrow_mut();
-            line.insert(address.bits());
+            for copy in iter::once(address).chain(second) {
+                self.unwritten.borrow_mut().insert(copy.bits(), node.clone());
+                line.insert(copy.bits());
+            }
             line.len() >= WRITE_NODES_MAX
         };
         if is_full { self.start_writes().await } else { Ok(()) }
@@ -224,8 +283,40 @@ impl Store for Lookups {
         panic!("a lookup writes no node")
     }
 
-    async fn write(&self, _: Address, _: Rc<Node>) -> Result<()> {
+    async fn write(&self, _: Address, _: Option<Address>, _: Rc<Node>) -> Result<()> {
         panic!("a lookup writes no node")
+    }
+
+    async fn rest(&self) {}
+}
+
+impl Store for BothCopies<'_> {
+    async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
+        let Some(second) = pointer.second else {
+            return self.nodes.read(pointer, place, false).await;
+        };
+        let copies = [pointer.address, second];
+        let mut read = Vec::new();
+        for address in copies {
+            read.push(self.nodes.read_copy(address, pointer, place, false).await);
+        }
+        let right = read.iter().find_map(|copy| copy.as_ref().ok()).cloned();
+        for (address, copy) in copies.into_iter().zip(&read) {
+            if let (Err(error), Some(right)) = (copy, &right) {
+                let words = format!("a copy of a node: {error}");
+                self.wrong.borrow_mut().insert(words);
+                self.nodes.heal(address, right).await;
+            }
+        }
+        right.map_or_else(|| read.swap_remove(0), Ok)
+    }
+
+    fn allocate(&self) -> Result<Address> {
+        panic!("a check writes no node")
+    }
+
+    async fn write(&self, _: Address, _: Option<Address>, _: Rc<Node>) -> Result<()> {
+        panic!("a check writes no node")
     }
 
     async fn rest(&self) {}
@@ -240,8 +331,12 @@ impl Store for Passes {
         self.0.room.take_node()
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
-        self.0.write(address, node).await
+    fn allocate_second(&self, first: Address) -> Option<Address> {
+        if self.0.doubles() { self.0.room.take_second(first) } else { None }
+    }
+
+    async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
+        self.0.write(address, second, node).await
     }
 
     async fn rest(&self) {
@@ -260,8 +355,14 @@ impl Store for Attempt<'_> {
         Ok(address)
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
-        self.passes.write(address, node).await
+    fn allocate_second(&self, first: Address) -> Option<Address> {
+        let second = self.passes.allocate_second(first);
+        self.made.borrow_mut().extend(second);
+        second
+    }
+
+    async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
+        self.passes.write(address, second, node).await
     }
 
     async fn rest(&self) {

@@ -12,7 +12,7 @@ use meta::io::step;
 use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
 
 use super::commit::{Commits, SUM_BYTES, checksums};
-use super::copies::read_right;
+use super::copies::{has_copies, read_right};
 use super::nodes::{Lookups, Nodes};
 use super::pool::{ALLOCATOR, Inner, Numbers, Pool};
 use super::room::Room;
@@ -139,7 +139,10 @@ impl Pool {
         let mut lost = recovered.verdict.damage.as_ref().map(lost);
         let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
         let options = Options { read_only: is_read_only, ..options };
-        let inner = Rc::new(inner(env, lower, geometry, superblock, &recovered, options)?);
+        let near = ByteRange::new(0, BLOCK_BYTES.into()).expect("a block has bytes");
+        let doubles = !has_copies(env, lower, near).await?;
+        let inner = inner(env, lower, geometry, superblock, &recovered, doubles, options)?;
+        let inner = Rc::new(inner);
         inner.load_space().await?;
         let behind = inner.replay(recovered, options.accept_loss).await?;
         if let Some(lost) = &mut lost {
@@ -220,6 +223,7 @@ fn inner(
     geometry: Geometry,
     superblock: Superblock,
     recovered: &Recovered,
+    doubles: bool,
     options: Options,
 ) -> Result<Inner> {
     let verdict = &recovered.verdict;
@@ -241,7 +245,7 @@ fn inner(
     let roots = RootStore::new(env, lower, geometry, ALLOCATOR);
     let patience = roots.patience();
     let (heals, waits) = (!options.read_only, patience.clone());
-    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, heals, waits);
+    let nodes = Nodes::new(env, lower, room.clone(), cache_nodes, heals, doubles, waits);
     let tables = Tables::new(Lookups(nodes.clone()), &superblock.tables)?;
     let numbers_end = superblock.numbers_end;
     Ok(Inner {

@@ -73,14 +73,24 @@ impl Room {
         }
     }
 
+    /// As [`Space::take_second`], and as [`Space::take_second_space_node`] during the writes of the tables of space.
+    pub fn take_second(&self, first: Address) -> Option<Address> {
+        let second = match self.writes_rows.get() {
+            true => self.space.borrow_mut().take_second_space_node(first),
+            false => self.space.borrow_mut().take_second(first),
+        }?;
+        self.nodes_taken.set(self.nodes_taken.get() + 1);
+        Some(second)
+    }
+
     /// Returns the rows of the running checkpoint. Until [`Room::end_rows`] all new nodes are those of the tables of
-    /// space, of which at most `nodes` are needed. They change no row.
+    /// space, of which at most `nodes` are needed, and as many second copies if `doubles`. They change no row.
     ///
     /// # Errors
     /// `NoSpace` if too few blocks are free.
-    pub fn begin_rows(&self, nodes: u64) -> Result<SpaceRows> {
+    pub fn begin_rows(&self, nodes: u64, doubles: bool) -> Result<SpaceRows> {
         let mut space = self.space.borrow_mut();
-        space.prepare_space_nodes(nodes)?;
+        space.prepare_space_nodes(nodes, doubles)?;
         self.writes_rows.set(true);
         Ok(space.rows())
     }

@@ -7,9 +7,9 @@ use block::{Result, bail, error};
 use super::inner::POINTER_COLUMNS;
 use super::node::{Head, Key, LEVELS_MAX, Node, Place, Pointer};
 use super::pack::{NewNode, Packer};
-use super::root::{Filter, Form, Root};
+use super::root::{Filter, Form, Root, TreeKind};
 use super::run::Number;
-use super::store::{Finds, Replaced, Store};
+use super::store::{Finds, Store};
 
 /// Sorted changes that do not overlap.
 pub trait Source<C> {
@@ -136,14 +136,17 @@ struct Builder<'a, S, L> {
 }
 
 impl<S: Store, L: Leaves> Builder<'_, S, L> {
-    /// Writes a node, and gives its pointer to the level above.
+    /// Writes a node, and gives its pointer to the level above. Damage of an inner node or of a table would cost more than
+    /// a few blocks, so these nodes may have a second copy.
     async fn write(&mut self, new: NewNode, level: usize) -> Result<()> {
         let address = self.store.allocate()?;
+        let has_second = level > 0 || self.form.kind == TreeKind::Table;
+        let second = if has_second { self.store.allocate_second(address) } else { None };
         let checksum = new.node.checksum();
-        self.store.write(address, new.node).await?;
+        self.store.write(address, second, new.node).await?;
         self.written += 1;
         let (key, newest, birth) = (new.key, new.newest, self.birth);
-        self.push(Pointer { key, address, second: None, checksum, birth, newest }, level)
+        self.push(Pointer { key, address, second, checksum, birth, newest }, level)
     }
 
     /// Adds a pointer to a node of `level` to the inner nodes above it.
@@ -327,8 +330,7 @@ pub(super) async fn merge<S: Store, L: Leaves>(
             continue;
         }
         let node = store.read(&pointer, &place).await?;
-        let (address, second) = (pointer.address, pointer.second);
-        finds.replaced(Replaced { address, second, birth: pointer.birth });
+        finds.replaced_at(&pointer);
         replaced += 1;
         if place.level > 0 {
             stack.push(Frame::of(node, place, pointer));

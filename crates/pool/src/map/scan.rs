@@ -8,7 +8,7 @@ use super::merge::{Frame, Source};
 use super::node::{Key, Node};
 use super::root::Root;
 use super::run::{BLOCKS_MAX, Number, RunChange, Sums};
-use super::store::{Finds, Replaced, Store};
+use super::store::{Finds, Store};
 
 /// Returns the leaves of a tree, from the one with a key on.
 pub struct Scan<'a, S> {
@@ -116,11 +116,10 @@ pub async fn nodes_after<S: Store>(
             stack.pop();
             continue;
         };
-        let birth = pointer.birth;
-        if birth <= after {
+        if pointer.birth <= after {
             continue;
         }
-        finds.replaced(Replaced { address: pointer.address, second: pointer.second, birth });
+        finds.replaced_at(&pointer);
         if place.level > 0 {
             let node = store.read(&pointer, &place).await?;
             stack.push(Frame::of(node, place, pointer));

@@ -1,8 +1,10 @@
 //! The parts of a pool that trees need: reads of nodes, addresses for new nodes, and rests.
 
+use std::iter;
 use std::rc::Rc;
 
 use block::Result;
+use block::seeded::{self, Bug};
 
 use super::node::{Node, Place, Pointer};
 use super::run::Number;
@@ -22,11 +24,22 @@ pub trait Store {
     /// `NoSpace` if there is none.
     fn allocate(&self) -> Result<Address>;
 
-    /// Writes a new node, or puts it in line to be written. From then on it can be read.
+    /// Returns a free address for a second copy of the new node at `first`; `None` if nodes have one copy.
+    fn allocate_second(&self, _first: Address) -> Option<Address> {
+        None
+    }
+
+    /// Writes a new node to `address` and, if there is one, to `second`, or puts it in line to be written. From then on
+    /// it can be read.
     ///
     /// # Errors
     /// Those of the disks.
-    fn write(&self, address: Address, node: Rc<Node>) -> impl Future<Output = Result<()>>;
+    fn write(
+        &self,
+        address: Address,
+        second: Option<Address>,
+        node: Rc<Node>,
+    ) -> impl Future<Output = Result<()>>;
 
     /// Gives way to clients if the caller has worked long enough. A caller calls this after each node, so after some
     /// ten microseconds of work.
@@ -46,13 +59,11 @@ pub struct Overwritten {
     pub death: Number,
 }
 
-/// A node that a merge replaced.
+/// A copy of a node that a merge replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Physical address of the node.
+    /// Physical address of the copy.
     pub address: Address,
-    /// Physical address of its second copy.
-    pub second: Option<Address>,
     /// Number of the first snapshot that could see the node.
     pub birth: Number,
 }
@@ -62,8 +73,16 @@ pub trait Finds {
     /// Takes overwritten blocks.
     fn overwritten(&mut self, found: Overwritten);
 
-    /// Takes a replaced node.
+    /// Takes a copy of a replaced node.
     fn replaced(&mut self, node: Replaced);
+
+    /// Takes all copies of the replaced node that `pointer` names.
+    fn replaced_at(&mut self, pointer: &Pointer) {
+        let second = pointer.second.filter(|_| !seeded::on(Bug::SecondCopyStays));
+        for address in iter::once(pointer.address).chain(second) {
+            self.replaced(Replaced { address, birth: pointer.birth });
+        }
+    }
 }
 
 /// The space that a merge found, as lists.
@@ -71,7 +90,7 @@ pub trait Finds {
 pub struct Found {
     /// Overwritten blocks.
     pub blocks: Vec<Overwritten>,
-    /// Replaced nodes.
+    /// Copies of replaced nodes.
     pub nodes: Vec<Replaced>,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `mod.rs` | extents, and where new blocks come from |
+//! | `mod.rs` | extents, and which of their blocks are in use |
+//! | `streams.rs` | where new blocks come from |
 //! | `bits.rs` | bitmaps of the blocks of an extent |
 //! | `waiting.rs` | freed blocks that are not given away yet |
 //! | `discards.rs` | freed blocks to discard on the device below |
@@ -15,12 +16,12 @@
 pub(crate) mod bits;
 mod discards;
 mod rows;
+mod streams;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use block::seeded::{self, Bug};
-use block::{Result, error};
 
 use crate::extent::Content;
 use crate::geometry::Geometry;
@@ -31,14 +32,8 @@ use waiting::Waiting;
 
 use discards::Discards;
 pub use rows::SpaceRows;
+use streams::{End, STREAMS};
 pub use waiting::Reading;
-
-/// Part of the extents that data does not take, for the nodes of checkpoints: one of so many, two at least.
-const NODE_RESERVE_PARTS: u64 = 64;
-const NODE_RESERVE_MIN: usize = 2;
-
-/// Extents that nodes do not take, for the tables of space.
-const SPACE_RESERVE: usize = 1;
 
 /// An extent in use.
 #[derive(Clone, Debug)]
@@ -118,12 +113,10 @@ pub struct Space {
     extents: BTreeMap<u64, Extent>,
     /// Numbers of extents without content, with their next generation.
     unused: BTreeMap<u64, u64>,
-    /// The extent whose frontier gives space for data, and that for nodes.
-    open_data: Option<u64>,
-    open_nodes: Option<u64>,
-    /// The extent and block from which the search for holes goes on, for data and for nodes.
-    hole_data: (u64, u32),
-    hole_nodes: (u64, u32),
+    /// The ends of the streams of new blocks.
+    ends: [End; STREAMS],
+    /// Blocks that second copies of nodes of the tables of space may take in the running checkpoint.
+    space_seconds: u64,
     waiting: Waiting,
     /// Present if the pool discards freed blocks below.
     discards: Option<Discards>,
@@ -154,10 +147,8 @@ impl Space {
             owner,
             extents: BTreeMap::new(),
             unused: (0..geometry.extents).map(|extent| (extent, 1)).collect(),
-            open_data: None,
-            open_nodes: None,
-            hole_data: (0, 0),
-            hole_nodes: (0, 0),
+            ends: [End::default(); STREAMS],
+            space_seconds: 0,
             waiting: Waiting::default(),
             discards: discards.then(Discards::default),
             counts: Counts::default(),
@@ -258,20 +249,6 @@ impl Space {
         Ok(())
     }
 
-    /// Continues in the extents with room at their frontiers.
-    pub fn loaded(&mut self) {
-        let blocks = self.geometry.extent_blocks();
-        for (number, extent) in &self.extents {
-            if extent.frontier < blocks {
-                match extent.content {
-                    Content::DATA => self.open_data = Some(*number),
-                    Content::NODES => self.open_nodes = Some(*number),
-                    _ => {}
-                }
-            }
-        }
-    }
-
     fn count_used(&mut self, content: Content, blocks: u64) {
         match content {
             Content::DATA => self.counts.data += blocks,
@@ -359,144 +336,6 @@ impl Space {
             place: number,
             object: [0; 16],
         }
-    }
-
-    /// Returns the number of extents that data do not take: enough for the nodes of a first checkpoint of a pool full of
-    /// data, and for a checkpoint that writes all present nodes anew.
-    fn node_reserve(&self) -> usize {
-        let first = (self.geometry.extents / NODE_RESERVE_PARTS) as usize;
-        let anew = (self.counts.nodes * 3 / 2).div_ceil(u64::from(self.geometry.extent_blocks()));
-        first.max(NODE_RESERVE_MIN + anew as usize)
-    }
-
-    /// Takes up to `most` adjacent blocks for data: in order, then from holes.
-    ///
-    /// # Errors
-    /// `NoSpace` if no block is free for data.
-    pub fn take_data(&mut self, most: u64) -> Result<Taken> {
-        let reserve = self.node_reserve();
-        self.take(Content::DATA, most, reserve).ok_or_else(|| {
-            let Counts { data, nodes, .. } = self.counts;
-            error!(
-                NoSpace,
-                "the pool is full: {data} blocks of 4096 bytes have data, {nodes} have maps, and the rest is \
-                 kept for maps"
-            )
-            .next("remove vdisks or snapshots, discard unused bytes, or make the pool larger")
-        })
-    }
-
-    /// Takes a block for a node.
-    ///
-    /// # Errors
-    /// `NoSpace` if no block is free.
-    pub fn take_node(&mut self) -> Result<Address> {
-        let taken = self.take(Content::NODES, 1, SPACE_RESERVE);
-        taken
-            .map(|taken| taken.address)
-            .ok_or_else(|| error!(NoSpace, "the pool has no free block"))
-    }
-
-    /// Claims extents for the nodes of the tables of space until `nodes` blocks are ready in such extents. The rows of
-    /// the running checkpoint have the claims.
-    ///
-    /// # Errors
-    /// `NoSpace` if no extent is free.
-    pub fn prepare_space_nodes(&mut self, nodes: u64) -> Result<()> {
-        let is_space = |extent: &&Extent| extent.content == Content::SPACE;
-        let ready = |space: &Self| -> u64 {
-            space.extents.values().filter(is_space).map(|it| u64::from(it.ready.count())).sum()
-        };
-        while ready(self) < nodes {
-            let Some((number, _)) = self.unused.first_key_value() else {
-                return Err(error!(NoSpace, "the pool has no free extent for its tables"));
-            };
-            self.claim(*number, Content::SPACE);
-        }
-        Ok(())
-    }
-
-    /// Takes a block for a node of the tables of space.
-    ///
-    /// # Errors
-    /// `NoSpace` if [`Space::prepare_space_nodes`] has prepared too few.
-    pub fn take_space_node(&mut self) -> Result<Address> {
-        let Some(taken) = self.find_hole(Content::SPACE, (0, 0), 1) else {
-            return Err(error!(NoSpace, "the tables of free space need more nodes than expected"));
-        };
-        self.use_ready(taken);
-        self.count_used(Content::SPACE, 1);
-        Ok(taken.address)
-    }
-
-    fn take(&mut self, content: Content, most: u64, reserve: usize) -> Option<Taken> {
-        let taken = self
-            .take_at_frontier(content, most)
-            .or_else(|| self.take_new(content, most, reserve))
-            .or_else(|| self.take_hole(content, most))?;
-        self.count_used(content, taken.blocks);
-        // Data are in the rows of a checkpoint only if it contains their record.
-        if content == Content::NODES {
-            self.store(taken.address, taken.blocks, false, true);
-        }
-        Some(taken)
-    }
-
-    fn take_at_frontier(&mut self, content: Content, most: u64) -> Option<Taken> {
-        let open = if content == Content::DATA { self.open_data } else { self.open_nodes };
-        let number = open?;
-        let end = self.geometry.extent_blocks();
-        let extent = self.extents.get_mut(&number)?;
-        let blocks = most.min(u64::from(end - extent.frontier));
-        if blocks == 0 {
-            return None;
-        }
-        let address = Address::new(number, extent.frontier).expect("an extent of the pool");
-        extent.frontier += blocks as u32;
-        Some(Taken { address, blocks })
-    }
-
-    fn take_new(&mut self, content: Content, most: u64, reserve: usize) -> Option<Taken> {
-        if self.unused.len() <= reserve {
-            return None;
-        }
-        let number = *self.unused.first_key_value()?.0;
-        self.claim(number, content);
-        match content {
-            Content::DATA => self.open_data = Some(number),
-            _ => self.open_nodes = Some(number),
-        }
-        self.take_at_frontier(content, most)
-    }
-
-    fn take_hole(&mut self, content: Content, most: u64) -> Option<Taken> {
-        let from = if content == Content::DATA { self.hole_data } else { self.hole_nodes };
-        let found = self.find_hole(content, from, most).or_else(|| {
-            // Once more from the first extent.
-            self.find_hole(content, (0, 0), most)
-        })?;
-        let (number, block) = (found.address.extent(), found.address.offset());
-        self.use_ready(found);
-        let next = (number, block + found.blocks as u32);
-        match content {
-            Content::DATA => self.hole_data = next,
-            _ => self.hole_nodes = next,
-        }
-        Some(found)
-    }
-
-    fn find_hole(&self, content: Content, from: (u64, u32), most: u64) -> Option<Taken> {
-        for (number, extent) in self.extents.range(from.0..) {
-            if extent.content != content || extent.is_leaving || extent.ready.count() == 0 {
-                continue;
-            }
-            let start = if *number == from.0 { from.1 } else { 0 };
-            if let Some((block, blocks)) = extent.ready.next_run(start) {
-                let address = Address::new(*number, block).expect("an extent of the pool");
-                return Some(Taken { address, blocks: most.min(u64::from(blocks)) });
-            }
-        }
-        None
     }
 
     /// Notes in the stored bitmaps that blocks are in use or free. `is_of_checkpoint`: whether the running checkpoint

@@ -34,10 +34,9 @@ impl Space {
     /// Finds the extents without a block in use. Their rows get the frontier 1, and all their rows of free blocks go.
     /// They may be claimed anew, for any content, when the root counts.
     fn find_leaving(&mut self) {
-        let is_open = |number: &u64, open: Option<u64>| open == Some(*number);
         for (number, extent) in &mut self.extents {
             let is_kind = matches!(extent.content, Content::DATA | Content::NODES);
-            let is_open = is_open(number, self.open_data) || is_open(number, self.open_nodes);
+            let is_open = self.ends.iter().any(|end| end.open == Some(*number));
             // Its blocks are discarded first.
             let is_stale = self.discards.as_ref().is_some_and(|discards| discards.has(*number));
             if !is_kind || is_open || is_stale || extent.is_leaving || !extent.is_empty() {

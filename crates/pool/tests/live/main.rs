@@ -8,6 +8,7 @@ mod copies;
 mod crashes;
 mod damage;
 mod discards;
+mod doubles;
 mod full;
 mod history;
 mod model;

@@ -46,7 +46,7 @@ impl Store for Nodes {
         Ok(Address::from_bits(self.0.borrow().len() as u64 + 1))
     }
 
-    async fn write(&self, _: Address, node: Rc<Node>) -> Result<()> {
+    async fn write(&self, _: Address, _: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.0.borrow_mut().push(node);
         Ok(())
     }

@@ -150,7 +150,7 @@ pub fn run(
     wrong: Option<Wrong>,
 ) -> std::result::Result<(), String> {
     block_on(async {
-        let mut pool = Pool::new(wrong);
+        let mut pool = Pool::new(wrong, steps.len().is_multiple_of(2));
         for one in steps {
             step(&mut pool, one, blocks).await.map_err(|error| error.to_string())?;
             if is_checked_often {

@@ -26,7 +26,7 @@ impl Store for Written {
         Ok(Address::from_bits(self.0.borrow().len() as u64 + 1))
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
+    async fn write(&self, address: Address, _: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.0.borrow_mut().insert(address.bits(), node.bytes().to_vec());
         Ok(())
     }

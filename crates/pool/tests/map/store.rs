@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::iter;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -19,6 +20,8 @@ pub struct TestStore {
     pub nodes: RefCell<BTreeMap<u64, Vec<u8>>>,
     next: Cell<u64>,
     pub reads: Cell<u64>,
+    /// Whether nodes have second copies. Every second read is that of a second copy then.
+    doubles: bool,
     polls: Cell<u64>,
 }
 
@@ -29,6 +32,11 @@ pub fn nth(n: u64) -> Address {
 }
 
 impl TestStore {
+    /// Creates an empty store whose nodes have second copies, or not.
+    pub fn new(doubles: bool) -> Self {
+        Self { doubles, ..Self::default() }
+    }
+
     /// Returns the addresses of `blocks` new blocks, as runs.
     pub fn take(&self, blocks: u64) -> Vec<(Address, u64)> {
         let mut runs: Vec<(Address, u64)> = Vec::new();
@@ -72,8 +80,10 @@ impl Store for TestStore {
         self.wait().await;
         self.reads.set(self.reads.get() + 1);
         let nodes = self.nodes.borrow();
-        let Some(bytes) = nodes.get(&pointer.address.bits()) else {
-            return Err(error!(Corrupt, "no node is at {:?}", pointer.address));
+        let second = pointer.second.filter(|_| self.reads.get().is_multiple_of(2));
+        let address = second.unwrap_or(pointer.address);
+        let Some(bytes) = nodes.get(&address.bits()) else {
+            return Err(error!(Corrupt, "no node is at {address:?}"));
         };
         Node::open(bytes, pointer, place)
     }
@@ -82,10 +92,16 @@ impl Store for TestStore {
         Ok(self.take_one())
     }
 
-    async fn write(&self, address: Address, node: Rc<Node>) -> Result<()> {
+    fn allocate_second(&self, _: Address) -> Option<Address> {
+        self.doubles.then(|| self.take_one())
+    }
+
+    async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
         assert_eq!(node.bytes().len(), NODE_BYTES);
-        let before = self.nodes.borrow_mut().insert(address.bits(), node.bytes().to_vec());
-        assert!(before.is_none(), "a node at {address:?} is overwritten");
+        for address in iter::once(address).chain(second) {
+            let before = self.nodes.borrow_mut().insert(address.bits(), node.bytes().to_vec());
+            assert!(before.is_none(), "a node at {address:?} is overwritten");
+        }
         Ok(())
     }
 
