@@ -223,6 +223,10 @@ bugs! {
     SecondCopyUnread = "155",
     /// 156 a freed node leaves its second copy in use
     SecondCopyStays = "156",
+    /// 157 a fold over several checkpoints begins again with the first change
+    FoldFromStart = "157",
+    /// 158 a checkpoint merges changes into the change tree that a fold reads
+    FoldedTreeChanges = "158",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

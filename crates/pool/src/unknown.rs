@@ -87,6 +87,14 @@ macro_rules! flags {
             /// All known flags.
             pub const KNOWN: u32 = 0 $(| 1 << $bit)*;
 
+            /// Returns the flags with those of `other` set or cleared.
+            pub const fn with(self, other: Self, is_set: bool) -> Self {
+                match is_set {
+                    true => Self(self.0 | other.0),
+                    false => Self(self.0 & !other.0),
+                }
+            }
+
             /// Returns whether all flags of `other` are set.
             pub const fn has(self, other: Self) -> bool {
                 self.0 & other.0 == other.0

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use ::pool::BLOCK_BYTES;
 use ::pool::cell::PoolCell;
 use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
-use ::pool::live::Options;
+use ::pool::live::{FOLD_LEAVES, Options};
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
@@ -108,6 +108,7 @@ pub(crate) fn options(given: &DeviceConfig, below: &Info, store: &dyn StateStore
         read_only: below.read_only,
         accept_loss: store.accepts_loss(),
         discard: given.switch_or(&DISCARD, true),
+        fold_leaves: FOLD_LEAVES,
     }
 }
 

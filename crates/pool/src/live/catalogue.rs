@@ -11,6 +11,7 @@ use block::{Error, Result, bail, error};
 use meta::Uuid;
 
 use super::commit::{Change, SUM_BYTES, row_bytes};
+use super::fold::fold_position;
 use super::pool::{ALLOCATOR, Inner, missing};
 use super::vdisk::Vdisk;
 use super::version::Version;
@@ -19,8 +20,8 @@ use crate::map::{Form, Kept, Number, Root, TreeKind};
 use crate::name::{Label, SnapshotRef, VdiskName, VersionName};
 use crate::rows::{
     Cipher, DEAD_ENTRIES_INDEX, Fill, HEAD, HoldKind, HoldRow, LabelRow, NameRow, NameState,
-    OwnerRow, SnapshotFlags, SnapshotRow, SumKind, Table, TreeRow, VDISK_BYTES_MAX, VdiskFlags,
-    VdiskRow, VdiskState,
+    OwnerRow, PassKind, PassRow, SnapshotFlags, SnapshotRow, SumKind, Table, TreeRow,
+    VDISK_BYTES_MAX, VdiskFlags, VdiskRow, VdiskState,
 };
 
 /// Snapshot numbers that are reserved at once.
@@ -194,6 +195,8 @@ impl Inner {
             own.push(Root::empty(Form::runs(TreeKind::Base, number, crate::map::SumKind::Crc32c)));
         }
         let vdisk = Vdisk::new(row, origin, kept, own, dead);
+        let fold = [PassKind::FOLD.0.into(), number, 1].map(u64::to_be_bytes).concat();
+        vdisk.fold.set(self.tables.get::<PassRow>(&fold).await?.map(|row| fold_position(&row)));
         if !self.is_replaying.get() {
             vdisk.skip_numbers();
         }
@@ -269,7 +272,7 @@ impl Inner {
             vdisk,
             line,
             name: name.as_str().to_owned(),
-            flags: VdiskFlags(0),
+            flags: VdiskFlags::UNCHANGED,
             state: VdiskState::LIVE,
             sum_kind: SumKind::CRC32C,
             sum_bytes: SUM_BYTES,

@@ -10,25 +10,24 @@ use meta::ring::Position;
 use super::account::{Account, Balance};
 use super::catalogue::VersionId;
 use super::commit::SUM_BYTES;
+use super::fold::Folding;
 use super::nodes::{Attempt, Passes};
 use super::origin::{Origin, settled_list};
 use super::pool::{ALLOCATOR, Inner};
 use super::vdisk::{Removal, Vdisk};
 use super::version::{head_key, own_trees};
 use crate::map::{
-    Changes, DeadChange, DeadEntry, FoldSource, Form, Found, FromIter, Kept, Key, Layer,
-    MergeOptions, Number, Replaced, Root, SumKind, TreeKind, Window, drop_after, merge_dead,
-    merge_runs, nodes_after, release, sweep, write_interval,
+    Changes, DeadChange, DeadEntry, Form, Found, FromIter, Kept, Key, Layer, MergeOptions, Number,
+    Replaced, Root, SumKind, TreeKind, Window, drop_after, merge_dead, merge_runs, nodes_after,
+    release, sweep, write_interval,
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
 use crate::rows::{
-    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskRow, VdiskState,
+    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskFlags, VdiskRow,
+    VdiskState,
 };
 use crate::space::{Claims, Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
-
-/// The change tree of a line is folded into its base tree when it covers more than this part of the base's blocks.
-const FOLD_PART: u64 = 8;
 
 /// Most dead entries that one step of a removal frees.
 const RELEASED_MAX: usize = 4096;
@@ -72,6 +71,8 @@ pub struct Trees {
     kept: Kept,
     /// Snapshots that no longer count as kept once the checkpoint counts.
     removed: Vec<Number>,
+    /// Whether the next checkpoint goes on with a fold.
+    goes_on: bool,
     pub account: Account,
 }
 
@@ -84,6 +85,7 @@ impl Trees {
             dead: vdisk.dead.get(),
             kept: vdisk.kept.borrow().clone(),
             removed: Vec::new(),
+            goes_on: false,
             account: Account::of(&vdisk.row.borrow()),
         }
     }
@@ -130,12 +132,14 @@ impl Inner {
             *vdisk.taken.borrow_mut() = Some(Rc::new(fresh));
             vdisk.cut_before.set(first);
             vdisk.cut.set(next);
+            vdisk.note_changes();
             vdisk.charges.taken.set(vdisk.charges.fresh.take());
             let (dead, removal) = (vdisk.new_dead.take(), vdisk.removal.take());
             Line { vdisk, first, dead, removal }
         };
         let lines = touched.into_values().map(take).collect();
         self.taken_changes.set(self.fresh_changes.take());
+        self.fold_leaves.set(self.fold_leaves_max);
         self.tables.cut();
         self.room.with(Space::cut);
         self.epoch.set(self.epoch.get() + 1);
@@ -185,13 +189,17 @@ impl Inner {
         self.log.trim(log_root);
         self.room.with(|space| space.proven(log_root.flushed));
         self.room.with(Space::counted);
-        for Trees { vdisk, own, dead, removed, account, .. } in lines {
+        for Trees { vdisk, own, dead, removed, goes_on, account, .. } in lines {
             account.put(&mut vdisk.row.borrow_mut());
             vdisk.charges.taken.set(0);
             *vdisk.own.borrow_mut() = own.into();
             vdisk.dead.set(dead);
             vdisk.taken.take();
             self.stop_keeping(&vdisk, &removed);
+            if goes_on {
+                self.touch(&vdisk);
+                self.wants_checkpoint.set(true);
+            }
         }
         for (clone, origin) in origins {
             if let Some(vdisk) = self.vdisks.borrow().get(&clone) {
@@ -213,9 +221,9 @@ impl Inner {
         let mut finds = Finds { dead, ..Finds::default() };
         let mut own: Vec<Root> = vdisk.own.borrow().to_vec();
         self.write_lists(passes, vdisk, (first, cut), &changes, &own, &mut finds).await?;
-        let is_change = own.first().is_some_and(|tree| tree.form.kind == TreeKind::Change);
+        let fold_before = vdisk.fold.get();
         if !changes.is_empty() {
-            if !is_change {
+            if !vdisk.takes_changes(&own) {
                 own.insert(0, Root::empty(runs(TreeKind::Change, vdisk)));
             }
             let options = MergeOptions { birth: cut, leaves_max: None };
@@ -236,12 +244,14 @@ impl Inner {
             }
         }
         let finds_all = removal.head.is_some() && !seeded::on(Bug::HeadUnmerged);
-        let wants_fold = vdisk.wants_fold.take() || finds_all || is_grown(&own);
-        while wants_fold && own.len() > 1 && has_base(&own) {
-            if !self.fold(passes, vdisk, &mut own, &mut finds.found).await? {
-                break;
-            }
-        }
+        let folding = match vdisk.wants_fold.take() {
+            _ if finds_all => Folding::ToEnd,
+            true => Folding::Wanted,
+            false => Folding::IfGrown,
+        };
+        let found = &mut finds.found;
+        let goes_on = self.fold_trees(passes, vdisk, &mut own, found, folding).await?;
+        vdisk.wants_fold.set(goes_on && folding == Folding::Wanted);
         self.settle(vdisk, &mut finds, cut);
         let mut dead = vdisk.dead.get();
         dead = self.merge_dead(passes, vdisk, dead, std::mem::take(&mut finds.dead)).await?;
@@ -249,6 +259,7 @@ impl Inner {
             let after = vdisk.kept.borrow().before(cut);
             self.sweep(passes, vdisk, &own, (NUMBER_MAX, after)).await?;
             own.clear();
+            vdisk.fold.set(None);
             vdisk.merged_state.set(state);
             self.remove_pass(PassKind::REMOVE_LAST, vdisk);
         }
@@ -262,9 +273,10 @@ impl Inner {
             self.remove_pass(PassKind::REMOVE, vdisk);
         }
         own.retain(|tree| tree.top.is_some() || tree.form.kind == TreeKind::Base);
+        self.write_fold(vdisk, fold_before);
         self.write_head(vdisk, &own, &dead);
         let account = self.account(vdisk, &own, &dead, before);
-        Ok(Trees { vdisk: vdisk.clone(), own, dead, kept, removed, account })
+        Ok(Trees { vdisk: vdisk.clone(), own, dead, kept, removed, goes_on, account })
     }
 
     /// Returns the account of a line after the merge of its changes and removals. `before` is the balance before that.
@@ -321,31 +333,6 @@ impl Inner {
             });
         }
         Ok(())
-    }
-
-    /// Folds the lowest change tree of a line into its base tree. Returns false if nodes of them are damaged, or if too few
-    /// blocks are free. The fold counts as done at the cut of this checkpoint.
-    async fn fold(
-        &self,
-        passes: &Passes,
-        vdisk: &Vdisk,
-        own: &mut Vec<Root>,
-        found: &mut Found,
-    ) -> Result<bool> {
-        let (change, base) = (own[own.len() - 2], own[own.len() - 1]);
-        let options = MergeOptions { birth: vdisk.cut.get(), leaves_max: None };
-        let fold = async |store: &Attempt<'_>, found: &mut Found| {
-            let changes = FoldSource::new(store, &change, 0);
-            let merged = merge_runs(store, &base, changes, false, options, found).await?;
-            nodes_after(store, &change, 0, found).await?;
-            Ok(merged.root)
-        };
-        let Some(folded) = self.attempt_if_room(passes, vdisk, found, fold).await? else {
-            return Ok(false);
-        };
-        own.truncate(own.len() - 2);
-        own.push(folded);
-        Ok(true)
     }
 
     /// Frees what a line has found, or keeps it as dead entries. The nodes died at the cut.
@@ -539,7 +526,7 @@ impl Inner {
         row.newest_kept = kept.numbers().next_back().unwrap_or(0);
     }
 
-    fn remove_pass(&self, kind: PassKind, vdisk: &Vdisk) {
+    pub fn remove_pass(&self, kind: PassKind, vdisk: &Vdisk) {
         let key = [kind.0.into(), vdisk.number, 1].map(u64::to_be_bytes).concat();
         self.tables.remove_taken(Table::Passes, &key);
     }
@@ -675,6 +662,7 @@ fn row_at_cut(vdisk: &Vdisk, kept: &Kept, account: &Account) -> VdiskRow {
     let before = || kept.numbers().take_while(|number| *number < cut);
     let mut row = vdisk.row.borrow().clone();
     row.next_number = cut;
+    row.flags = row.flags.with(VdiskFlags::UNCHANGED, !vdisk.had_changes.get());
     row.snapshots = before().count() as u64;
     row.newest_kept = before().last().unwrap_or(0);
     account.put(&mut row);
@@ -683,17 +671,6 @@ fn row_at_cut(vdisk: &Vdisk, kept: &Kept, account: &Account) -> VdiskRow {
         row.name = String::new();
     }
     row
-}
-
-/// Whether the lowest tree is a base tree.
-fn has_base(own: &[Root]) -> bool {
-    own.last().is_some_and(|tree| tree.form.kind == TreeKind::Base)
-}
-
-/// Whether the change tree of a line is so large that it is folded.
-fn is_grown(own: &[Root]) -> bool {
-    let [change, .., base] = own else { return false };
-    has_base(own) && change.blocks.saturating_mul(FOLD_PART) > base.blocks
 }
 
 fn runs(kind: TreeKind, vdisk: &Vdisk) -> Form {

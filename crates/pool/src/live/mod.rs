@@ -15,6 +15,7 @@
 //! | `read.rs`, `copies.rs` | reads and block status; other copies of damaged bytes |
 //! | `account.rs` | how many blocks a line holds, and its quota |
 //! | `checkpoint.rs` | checkpoints |
+//! | `fold.rs` | the parts of checkpoints that fold change trees into base trees |
 //! | `damage.rs` | checkpoints with damaged maps |
 //! | `check.rs` | the comparison of reachable with used blocks |
 //! | `keeper.rs` | when checkpoints and flushes happen by themselves |
@@ -29,6 +30,7 @@ mod commit;
 mod copies;
 mod damage;
 mod discards;
+mod fold;
 mod keeper;
 mod listing;
 mod nodes;
@@ -49,6 +51,7 @@ pub use account::Account;
 pub use catalogue::VersionId;
 pub use check::{Blocks, Checked};
 pub use commit::ROOM_WITHIN;
+pub use fold::FOLD_LEAVES;
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, OnDamage, Pool, UNFLUSHED_BYTES_MAX, Usage};

@@ -41,6 +41,9 @@ pub struct Options {
     pub accept_loss: bool,
     /// Whether blocks that become free are discarded on the device, if it can do so.
     pub discard: bool,
+    /// Most leaves that the folds of one checkpoint write, 1 or more; [`FOLD_LEAVES`] by default. A longer fold goes on in
+    /// the next checkpoints.
+    pub fold_leaves: u64,
 }
 
 /// A flushed record of the log that is missing.
@@ -287,6 +290,8 @@ fn inner(
         tasks: TaskGroup::new(env),
         changes: Notify::default(),
         wants_checkpoint: Cell::new(false),
+        fold_leaves_max: options.fold_leaves,
+        fold_leaves: Cell::new(0),
         takes_with_flush: Cell::new(false),
     })
 }

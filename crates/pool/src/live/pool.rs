@@ -103,6 +103,9 @@ pub struct Inner {
     pub changes: Notify,
     /// Whether the keeper is to write a checkpoint soon, because something was removed.
     pub wants_checkpoint: Cell<bool>,
+    /// Most leaves that the folds of one checkpoint write, and how many the running one may still write.
+    pub fold_leaves_max: u64,
+    pub fold_leaves: Cell<u64>,
     /// Whether a vdisk that was loaded takes snapshots before flushes.
     pub takes_with_flush: Cell<bool>,
 }

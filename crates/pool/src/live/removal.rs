@@ -290,7 +290,7 @@ fn leave(rows: &mut Rows, row: &mut SnapshotRow) {
 }
 
 /// Returns the row of a pass that waits for the next checkpoint.
-fn pass_row(kind: PassKind, vdisk: u64) -> PassRow {
+pub fn pass_row(kind: PassKind, vdisk: u64) -> PassRow {
     PassRow {
         kind: kind.0.into(),
         vdisk,

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use block::seeded::{self, Bug};
-use block::{Result, error};
+use block::{ErrorKind, Result, error};
 
 use super::catalogue::{VersionId, is_named};
 use super::commit::{Change, row_bytes};
@@ -14,7 +14,7 @@ use super::removal::{Rows, in_use};
 use super::vdisk::Vdisk;
 use crate::map::Number;
 use crate::name::{SnapshotRef, VdiskName, VersionName};
-use crate::rows::{HoldKind, LineRow, NameRow, NameState, Table, VdiskRow, VdiskState};
+use crate::rows::{HoldKind, LineRow, NameRow, NameState, Table, VdiskFlags, VdiskRow, VdiskState};
 
 /// Most lines that a name has besides the newest one: rollbacks with snapshots that are left.
 pub const LINES_MAX: usize = 256;
@@ -128,7 +128,7 @@ impl Inner {
         let made = self.new_row(name, snapshot.size, Some(origin), above + 1).await?;
         let new = VdiskRow {
             family: before.first_line(),
-            flags: before.flags,
+            flags: before.flags.with(VdiskFlags::UNCHANGED, true),
             reservation: before.reservation,
             quota: before.quota,
             cadence_us: before.cadence_us,
@@ -156,7 +156,11 @@ impl Inner {
     pub async fn remove_replaced(self: &Rc<Self>, lines: &[u64]) -> Result<()> {
         for line in lines {
             // In memory, so that the record finds it.
-            let vdisk = self.vdisk(*line).await?;
+            let vdisk = match self.vdisk(*line).await {
+                // A checkpoint has ended the line meanwhile, with its last snapshot.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                vdisk => vdisk?,
+            };
             let mut rows = Rows::default();
             self.plan_removal(&vdisk, &mut rows).await?;
             let family = vdisk.row.borrow().first_line();

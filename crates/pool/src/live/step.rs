@@ -81,6 +81,7 @@ impl Inner {
                     let all = self.fresh_changes.get() + fresh.count() - before;
                     self.fresh_changes.set(all);
                     drop(fresh);
+                    vdisk.has_changes.set(true);
                     self.touch(&vdisk);
                 }
                 Step::Snapshot(vdisk, item) => self.apply_snapshot(&vdisk, item),
@@ -157,6 +158,7 @@ impl Inner {
         }
         vdisk.kept.borrow_mut().insert(row.number);
         vdisk.next.set(row.number + 1);
+        vdisk.has_changes.set(false);
         let mut head = vdisk.row.borrow_mut();
         head.next_number = row.number + 1;
         head.newest_kept = row.number;

@@ -49,6 +49,9 @@ pub struct Vdisk {
     pub removal: RefCell<Removal>,
     /// Whether a record since the last snapshot has changes, by the records in order.
     pub is_changed: Cell<bool>,
+    /// The same by the acknowledged records, and by those before the last cut.
+    pub has_changes: Cell<bool>,
+    pub had_changes: Cell<bool>,
     /// Whether a task takes snapshots of it.
     pub has_timer: Cell<bool>,
     /// Blocks that records have taken and freed since the account in the row.
@@ -57,6 +60,8 @@ pub struct Vdisk {
     pub family_blocks: Cell<u64>,
     /// Whether the next checkpoint folds its trees.
     pub wants_fold: Cell<bool>,
+    /// Block at which a fold goes on that has begun.
+    pub fold: Cell<Option<u64>>,
 }
 
 /// The versions of a line that a checkpoint removes, by the records before its cut.
@@ -80,9 +85,7 @@ impl Vdisk {
         dead: Root,
     ) -> Self {
         let next = row.next_number;
-        // A tree may be newer than its changes: then one snapshot without changes is taken.
-        let is_newer = |tree: &Root| tree.top.is_some_and(|(pointer, _)| pointer.newest >= next);
-        let is_changed = own.iter().any(is_newer);
+        let is_changed = !row.flags.has(VdiskFlags::UNCHANGED);
         Self {
             number: row.vdisk,
             fresh: RefCell::new(Changes::new(SUM_BYTES, next)),
@@ -104,10 +107,13 @@ impl Vdisk {
             }),
             removal: RefCell::default(),
             is_changed: Cell::new(is_changed),
+            has_changes: Cell::new(is_changed),
+            had_changes: Cell::new(is_changed),
             has_timer: Cell::new(false),
             charges: Charges::default(),
             family_blocks: Cell::new(0),
             wants_fold: Cell::new(false),
+            fold: Cell::default(),
             row: RefCell::new(row),
         }
     }
@@ -128,6 +134,14 @@ impl Vdisk {
             self.sealed.set(end);
             self.row.borrow_mut().next_number = end;
         }
+    }
+
+    /// Notes at a cut whether the head has changed since its newest snapshot. Rows that commands write have this, too.
+    pub fn note_changes(&self) {
+        let has_changes = self.has_changes.get();
+        self.had_changes.set(has_changes);
+        let mut row = self.row.borrow_mut();
+        row.flags = row.flags.with(VdiskFlags::UNCHANGED, !has_changes);
     }
 
     /// Whether it has snapshot numbers in reserve.

@@ -27,6 +27,8 @@ const ORIGIN_INDEX_MAX: u64 = u16::MAX as u64;
 flags! {
     /// Flags of a vdisk.
     VdiskFlags {
+        /// The head has not changed since its newest snapshot; without one, since the vdisk was made.
+        UNCHANGED = 0,
         /// Each flush takes a snapshot.
         SNAPSHOT_WITH_FLUSH = 8,
         /// Each write takes a snapshot.

@@ -32,7 +32,7 @@ use waiting::Waiting;
 
 use discards::Discards;
 pub use rows::SpaceRows;
-use streams::{End, STREAMS};
+use streams::{End, SPACE_RESERVE, STREAMS};
 pub use waiting::Reading;
 
 /// An extent in use.
@@ -275,11 +275,22 @@ impl Space {
     /// Returns the number of free blocks that data can take now. The other free blocks are kept for nodes, or wait.
     pub fn free_for_data(&self) -> u64 {
         let end = self.geometry.extent_blocks();
-        let is_data = |it: &&Extent| it.content == Content::DATA && !it.is_leaving;
-        let room = |it: &Extent| u64::from(it.ready.count() + end - it.frontier);
-        let in_use: u64 = self.extents.values().filter(is_data).map(room).sum();
         let unused = self.unused.len().saturating_sub(self.node_reserve()) as u64;
-        in_use + unused * u64::from(end - 1)
+        self.room_in(Content::DATA) + unused * u64::from(end - 1)
+    }
+
+    /// Returns the number of free blocks in the extents with this content.
+    fn room_in(&self, content: Content) -> u64 {
+        let end = self.geometry.extent_blocks();
+        let is_open = |it: &&Extent| it.content == content && !it.is_leaving;
+        let room = |it: &Extent| u64::from(it.ready.count() + end - it.frontier);
+        self.extents.values().filter(is_open).map(room).sum()
+    }
+
+    /// Returns the number of free blocks that nodes can take now.
+    pub fn free_for_nodes(&self) -> u64 {
+        let unused = self.unused.len().saturating_sub(SPACE_RESERVE) as u64;
+        self.room_in(Content::NODES) + unused * u64::from(self.geometry.extent_blocks() - 1)
     }
 
     /// Returns the first byte on the device of a block; `None` if its extent has no such block.

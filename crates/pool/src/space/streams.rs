@@ -11,7 +11,7 @@ const NODE_RESERVE_PARTS: u64 = 64;
 const NODE_RESERVE_MIN: usize = 2;
 
 /// Extents that nodes do not take, for the tables of space.
-const SPACE_RESERVE: usize = 1;
+pub(super) const SPACE_RESERVE: usize = 1;
 
 /// A sequence of new blocks, each in the order of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

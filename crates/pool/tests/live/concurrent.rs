@@ -514,8 +514,7 @@ impl Client {
 
 #[test]
 fn concurrent_clients_find_all_versions_after_crashes() {
-    let seeds = std::env::var("N").map_or(5, |n| n.parse().expect("N is a number"));
-    let first = std::env::var("SEED").map_or(0, |seed| seed.parse().expect("SEED is a number"));
+    let (first, seeds) = (scene::number("SEED", 0), scene::number("N", 5));
     let mut sum = Counts::default();
     for seed in first..first + seeds {
         let run = Run::new(seed);

@@ -4,26 +4,43 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use block::Env;
-use pool::live::Pool;
+use pool::live::{FOLD_LEAVES, Options, Pool, Version};
 use pool::map::Number;
 use sim::SimWorld;
 use sim::draw::Stream;
-use testkit::recorded::Trace;
+use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
-    self, BLOCKS, assert_whole, blank, block_on, bytes, find, make, name, open, stamps, version,
+    self, BLOCKS, DISK_BYTES, OPTIONS, assert_whole, block_on, bytes, find, make, name, number,
+    open_with, stamps, version,
 };
-
-const SIZE: u64 = BLOCKS * 4096;
 
 /// Most vdisks at one time.
 const VDISKS_MAX: usize = 4;
 
 type Content = Vec<u64>;
 
+/// The sizes of a run.
+#[derive(Clone, Copy)]
+struct Scale {
+    disk_bytes: usize,
+    /// Blocks of a vdisk.
+    blocks: u64,
+    /// Writes of one step.
+    writes: u64,
+    fold_leaves: u64,
+}
+
+const SMALL: Scale =
+    Scale { disk_bytes: DISK_BYTES, blocks: BLOCKS, writes: 1, fold_leaves: FOLD_LEAVES };
+
+/// Maps have several leaves, and folds several parts.
+const LARGE: Scale = Scale { disk_bytes: 128 << 20, blocks: 4096, writes: 200, fold_leaves: 1 };
+
 /// The versions that a pool must have.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Model {
+    scale: Scale,
     /// Content of each head, and of each snapshot by number.
     vdisks: BTreeMap<String, (Content, BTreeMap<Number, Content>)>,
     made: u64,
@@ -48,15 +65,33 @@ impl Model {
     async fn write(&mut self, env: &Env, pool: &Pool, draw: &Stream) {
         let Some(vdisk) = self.vdisk(draw) else { return };
         let head = find(pool, &vdisk).await;
-        let block = draw.below(BLOCKS);
-        let blocks = draw.within(1, (BLOCKS - block).min(9));
-        let content = &mut self.vdisks.get_mut(&vdisk).unwrap().0;
+        for _ in 0..self.scale.writes {
+            self.write_one(env, pool, &vdisk, &head, draw).await;
+        }
+    }
+
+    async fn write_one(
+        &mut self,
+        env: &Env,
+        pool: &Pool,
+        vdisk: &str,
+        head: &Version,
+        draw: &Stream,
+    ) {
+        let (all, most) = match self.scale.writes {
+            1 => (self.scale.blocks, 9),
+            // Few blocks next to each other, so that there are many runs.
+            _ => (self.scale.blocks, 2),
+        };
+        let block = draw.below(all);
+        let blocks = draw.within(1, (all - block).min(most));
+        let content = &mut self.vdisks.get_mut(vdisk).unwrap().0;
         let part = &mut content[block as usize..(block + blocks) as usize];
         if draw.below(4) == 0 {
-            pool.zero(&head, block, blocks).await.unwrap();
+            pool.zero(head, block, blocks).await.unwrap();
             part.fill(0);
         } else {
-            pool.write(&head, block, bytes(env, self.stamp, blocks)).await.unwrap();
+            pool.write(head, block, bytes(env, self.stamp, blocks)).await.unwrap();
             (0..).zip(part).for_each(|(n, stamp)| *stamp = self.stamp + n);
             self.stamp += blocks;
         }
@@ -67,8 +102,8 @@ impl Model {
             0 if self.vdisks.len() < VDISKS_MAX => {
                 self.made += 1;
                 let new = format!("v{}", self.made);
-                pool.create(&name(&new), SIZE).await.unwrap();
-                self.vdisks.insert(new, (vec![0; BLOCKS as usize], BTreeMap::new()));
+                pool.create(&name(&new), self.scale.blocks * 4096).await.unwrap();
+                self.vdisks.insert(new, (vec![0; self.scale.blocks as usize], BTreeMap::new()));
             }
             1..=3 => {
                 let Some(vdisk) = self.vdisk(draw) else { return };
@@ -118,12 +153,12 @@ impl Model {
         for (vdisk, (content, snapshots)) in &self.vdisks {
             names.push(vdisk.clone());
             let head = find(pool, vdisk).await;
-            let is = stamps(env, pool, &head, BLOCKS).await.unwrap();
+            let is = stamps(env, pool, &head, self.scale.blocks).await.unwrap();
             assert_eq!(is, *content, "{vdisk}");
             for (number, content) in snapshots {
                 let text = format!("{vdisk}@{number}");
                 let snapshot = find(pool, &text).await;
-                let is = stamps(env, pool, &snapshot, BLOCKS).await.unwrap();
+                let is = stamps(env, pool, &snapshot, self.scale.blocks).await.unwrap();
                 assert_eq!(is, *content, "{text}");
                 names.push(text);
             }
@@ -133,14 +168,15 @@ impl Model {
     }
 }
 
-fn run(seed: u64, steps: u64) {
+fn run(seed: u64, steps: u64, scale: Scale) {
     let world = SimWorld::new(seed);
-    let (env, disk) = (world.env(), blank(&Trace::default()));
+    let (env, disk) = (world.env(), Disk::new(0, vec![0; scale.disk_bytes], &Trace::default()));
+    let options = Options { fold_leaves: scale.fold_leaves, ..OPTIONS };
     let draw = Stream::new(seed, "steps", 0);
     block_on(&world, async {
         make(&env, &disk).await;
-        let mut pool = open(&env, &disk).await.unwrap();
-        let mut model = Model { stamp: 1, ..Model::default() };
+        let mut pool = open_with(&env, &disk, options).await.unwrap();
+        let mut model = Model { scale, vdisks: BTreeMap::new(), made: 0, stamp: 1 };
         for step in 0..steps {
             model.step(&env, &pool, &draw).await;
             if draw.below(30) == 0 {
@@ -151,7 +187,7 @@ fn run(seed: u64, steps: u64) {
                     _ => env.sleep(Duration::from_millis(1)).await,
                 }
                 drop(pool);
-                pool = open(&env, &disk).await.unwrap();
+                pool = open_with(&env, &disk, options).await.unwrap();
             }
             if draw.below(12) == 0 {
                 model.check(&env, &pool).await;
@@ -165,13 +201,24 @@ fn run(seed: u64, steps: u64) {
     });
 }
 
-#[test]
-fn pool_has_content_of_model_and_leaks_no_block() {
-    for seed in 0..12 {
-        let ran = std::panic::catch_unwind(|| run(seed, 250));
+/// Runs `count` seeds, or those that the environment names.
+fn run_all(count: u64, steps: u64, scale: Scale) {
+    let (first, count) = (number("SEED", 0), number("N", count));
+    for seed in first..first + count {
+        let ran = std::panic::catch_unwind(|| run(seed, steps, scale));
         if let Err(panic) = ran {
             eprintln!("seed {seed}");
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+#[test]
+fn pool_has_content_of_model_and_leaks_no_block() {
+    run_all(50, 250, SMALL);
+}
+
+#[test]
+fn pool_has_content_of_model_while_folds_span_checkpoints_and_openings() {
+    run_all(4, 120, LARGE);
 }

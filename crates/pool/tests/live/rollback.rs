@@ -1,5 +1,7 @@
 //! Rollbacks: a vdisk gets the content of a snapshot, and all snapshots keep their names.
 
+use std::time::Duration;
+
 use block::{Env, ErrorKind, Reason};
 use pool::live::{Keep, LINES_MAX, Pool};
 use sim::SimWorld;
@@ -201,5 +203,57 @@ fn number_of_lost_snapshot_is_not_used_again() {
         let pool = open(&env, &disk).await.unwrap();
         let numbers = pool.snapshot(&[name("web")], None).await.unwrap();
         assert_eq!(numbers, [next + 1], "a pool that was closed gives its reserve back");
+    });
+}
+
+#[test]
+fn vdisk_is_removed_while_checkpoint_ends_one_of_its_lines() {
+    for pause_us in 0..30 {
+        let world = SimWorld::new(pause_us);
+        let (env, disk) = (world.env(), blank(&Trace::default()));
+        block_on(&world, async {
+            make(&env, &disk).await;
+            let pool = open(&env, &disk).await.unwrap();
+            make_web(&env, &pool).await;
+            pool.roll_back(&version("web@1")).await.unwrap();
+            write(&env, &pool, "web", 4).await;
+            assert_eq!(pool.roll_back(&version("web@1")).await.unwrap(), Some(4));
+            pool.checkpoint().await.unwrap();
+            // The second line has this snapshot alone.
+            pool.remove(&version("web@4")).await.unwrap();
+            env.sleep(Duration::from_micros(pause_us)).await;
+            pool.remove(&version("web")).await.unwrap();
+            env.sleep(Duration::from_secs(10)).await;
+            assert_whole(&pool.check().await.unwrap(), "");
+            assert_eq!(pool.usage().data_bytes, 0);
+        });
+    }
+}
+
+#[test]
+fn head_that_only_lost_blocks_is_kept_at_rollback_after_opening() {
+    let world = SimWorld::new(7);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        write(&env, &pool, "web", 1).await;
+        assert_eq!(pool.snapshot(&[name("web")], None).await.unwrap(), [1]);
+        let head = find(&pool, "web").await;
+        pool.zero(&head, 0, 1).await.unwrap();
+        drop(head);
+        pool.close().await.unwrap();
+        drop(pool);
+        let pool = open(&env, &disk).await.unwrap();
+        let kept = pool.roll_back(&version("web@1")).await.unwrap().expect("a snapshot is taken");
+        assert_eq!(first_block(&env, &pool, "web").await, 1);
+        assert_eq!(first_block(&env, &pool, &format!("web@{kept}")).await, 0);
+        pool.close().await.unwrap();
+        drop(pool);
+        // Nothing has changed since, so nothing is taken.
+        let pool = open(&env, &disk).await.unwrap();
+        assert_eq!(pool.roll_back(&version(&format!("web@{kept}"))).await.unwrap(), None);
+        assert_eq!(first_block(&env, &pool, "web").await, 0);
     });
 }

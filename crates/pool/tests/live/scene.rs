@@ -7,7 +7,7 @@ use meta::Uuid;
 use pool::BLOCK_BYTES;
 use pool::cell::{CellFlags, PoolCell};
 use pool::geometry::Geometry;
-use pool::live::{Checked, Options, Pool, Version};
+use pool::live::{Checked, FOLD_LEAVES, Options, Pool, Version};
 use pool::name::{Label, VdiskName, VersionName};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
@@ -18,8 +18,18 @@ pub const DISK_BYTES: usize = 16 << 20;
 /// Blocks of the vdisks of the tests.
 pub const BLOCKS: u64 = 64;
 
-pub const OPTIONS: Options =
-    Options { cache_bytes: 1 << 20, read_only: false, accept_loss: false, discard: true };
+pub const OPTIONS: Options = Options {
+    cache_bytes: 1 << 20,
+    read_only: false,
+    accept_loss: false,
+    discard: true,
+    fold_leaves: FOLD_LEAVES,
+};
+
+/// Returns a number from the environment, or a default one.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
 
 pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
     world.block_on(future).unwrap_or_else(|stuck| panic!("{stuck}"))
@@ -31,7 +41,12 @@ pub fn blank(trace: &Trace) -> Rc<Disk> {
 
 /// The state in the labels of the pool of the tests.
 pub fn cell() -> PoolCell {
-    let Geometry { bytes, far, extent_bytes, .. } = Geometry::new(DISK_BYTES as u64).unwrap();
+    cell_on(DISK_BYTES as u64)
+}
+
+/// The state in the labels of a pool on a device of so many bytes.
+fn cell_on(device_bytes: u64) -> PoolCell {
+    let Geometry { bytes, far, extent_bytes, .. } = Geometry::new(device_bytes).unwrap();
     PoolCell { pool: Some(Uuid([7; 16])), bytes, far, extent_bytes, flags: CellFlags(0) }
 }
 
@@ -40,12 +55,17 @@ pub async fn make(env: &Env, disk: &Rc<Disk>) {
 }
 
 pub async fn make_on(env: &Env, lower: &Lower) {
-    let geometry = Geometry::new(DISK_BYTES as u64).unwrap();
+    let geometry = Geometry::new(lower.info().size).unwrap();
     Pool::make(env, lower, Uuid([7; 16]), geometry).await.unwrap();
 }
 
 pub async fn open(env: &Env, disk: &Rc<Disk>) -> Result<Pool> {
-    let (pool, lost) = Pool::open(env, &disk.lower(), &cell(), OPTIONS).await?;
+    open_with(env, disk, OPTIONS).await
+}
+
+pub async fn open_with(env: &Env, disk: &Rc<Disk>, options: Options) -> Result<Pool> {
+    let lower = disk.lower();
+    let (pool, lost) = Pool::open(env, &lower, &cell_on(lower.info().size), options).await?;
     assert_eq!(lost, None, "a flushed record is missing");
     Ok(pool)
 }
