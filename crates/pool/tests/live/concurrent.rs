@@ -1,20 +1,19 @@
 //! Concurrent clients of a pool on a simulated disk, over kills and power cuts: writes in flight on several vdisks, with
 //! snapshots, clones, removals and checkpoints meanwhile.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::{Env, Result, all};
-use kind::Value;
 use pool::live::{Pool, Version};
 use pool::map::Number;
 use sim::draw::Stream;
-use sim::{Assembly, CutPolicy, DiskConfig, Profile, SimDisk, SimWorld};
 
 use crate::history::{BLOCKS, Batch, Content, History, Write};
-use crate::scene::{self, DISK_BYTES, OPTIONS, assert_whole, block_on, bytes, cell, name, version};
+use crate::machine::Machine;
+use crate::scene::{self, DISK_BYTES, OPTIONS, assert_whole, block_on, bytes, name, version};
 
 const SIZE: u64 = BLOCKS * 4096;
 
@@ -107,71 +106,27 @@ impl Model {
 }
 
 struct Run {
-    world: SimWorld,
-    disk: Rc<SimDisk>,
+    machine: Machine,
     model: Rc<RefCell<Model>>,
-    draw: Stream,
-    graph: RefCell<Option<Assembly>>,
-    opened: Cell<u64>,
 }
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let world = SimWorld::new(seed);
-        let draw = Stream::new(seed, "pool", 0);
-        let profiles = [Profile::Native512, Profile::Native4k, Profile::Emulated512];
-        let config = DiskConfig::new(DISK_BYTES as u64, draw.pick(&profiles));
-        let disk = SimDisk::new(&world, 0, config);
-        world.plug("/disk", &disk);
-        let (model, graph, opened) = Default::default();
-        Self { world, disk, model, draw, graph, opened }
+        let machine = Machine::new(seed, DISK_BYTES as u64);
+        Self { machine, model: Rc::default() }
     }
 
-    /// Opens the disk for a process of the simulated world.
-    fn lower(&self) -> block::Lower {
-        let order = Stream::new(self.draw.next(), "order", 0);
-        let mut graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
-        let disk = graph.add("path", &[("path", Value::Text("/disk".into()))], &[]).unwrap();
-        let lower = graph.engine.lower(graph.node(disk));
-        *self.graph.borrow_mut() = Some(graph);
-        lower
-    }
-
-    fn open(&self) -> Pool {
-        let lower = self.lower();
-        let (pool, lost) = block_on(&self.world, async {
-            Pool::open(&self.world.env(), &lower, &cell(), OPTIONS).await.unwrap()
-        });
-        assert_eq!(lost, None, "a flushed record is missing");
-        self.opened.set(self.opened.get() + 1);
-        pool
-    }
-
-    /// Kills the process, and cuts the power in some cases. Returns the instant before which all that was
-    /// acknowledged must be there.
+    /// Crashes. Returns the instant before which all that was acknowledged must be there.
     fn crash(&self) -> u64 {
-        self.world.kill();
-        if let Some(graph) = self.graph.take() {
-            graph.engine.abandon();
-        }
+        let is_cut = self.machine.crash();
         let mut model = self.model.borrow_mut();
-        let durable = match self.draw.chance(600_000) {
-            true => {
-                self.disk.power_cut(self.draw.pick(&CutPolicy::ALL));
-                model.counts.cuts += 1;
-                model.durable
-            }
-            false => u64::MAX,
-        };
-        // Requests that the kernel still works on end before the disk is opened again.
-        let later = self.world.env().now().after(Duration::from_secs(20));
-        self.world.run(later).unwrap();
-        durable
+        model.counts.cuts += u64::from(is_cut);
+        if is_cut { model.durable } else { u64::MAX }
     }
 
     /// Compares the pool with the model after an opening, and continues with the found content.
     async fn compare(&self, pool: &Pool, durable: u64, what: &str) {
-        let env = self.world.env();
+        let env = self.machine.env();
         let mut found: BTreeMap<String, Content> = BTreeMap::new();
         for text in scene::names(pool).await.unwrap() {
             let is = content(&env, pool, &text).await;
@@ -226,20 +181,19 @@ impl Run {
     }
 
     fn live(&self, what: &str, durable: u64) {
-        let env = self.world.env();
-        let pool = self.open();
-        block_on(&self.world, self.compare(&pool, durable, what));
+        let (env, machine) = (self.machine.env(), &self.machine);
+        let pool = machine.open(OPTIONS);
+        block_on(&machine.world, self.compare(&pool, durable, what));
         for number in 0..CLIENTS {
-            let draw = Stream::new(self.draw.next(), "client", number);
+            let draw = Stream::new(machine.draw.next(), "client", number);
             let client =
                 Client { env: env.clone(), pool: pool.clone(), model: self.model.clone(), draw };
             env.spawn("client", async move { client.talk().await });
         }
-        let draw = Stream::new(self.draw.next(), "commands", 0);
+        let draw = Stream::new(machine.draw.next(), "commands", 0);
         let commands = Client { env: env.clone(), pool, model: self.model.clone(), draw };
         env.spawn("commands", async move { commands.command().await });
-        let length = Duration::from_micros(self.draw.within(1_000, 60_000));
-        self.world.run(env.now().after(length)).unwrap();
+        machine.run(Duration::from_micros(machine.draw.within(1_000, 60_000)));
     }
 }
 
@@ -518,17 +472,17 @@ fn concurrent_clients_find_all_versions_after_crashes() {
     let mut sum = Counts::default();
     for seed in first..first + seeds {
         let run = Run::new(seed);
-        let lower = run.lower();
-        block_on(&run.world, scene::make_on(&run.world.env(), &lower));
-        drop(lower);
         run.crash();
         let mut durable = 0;
         for life in 0..LIVES {
             run.live(&format!("seed {seed}, life {life}"), durable);
             durable = run.crash();
         }
-        let pool = run.open();
-        block_on(&run.world, run.compare(&pool, durable, &format!("seed {seed}, at the end")));
+        let pool = run.machine.open(OPTIONS);
+        block_on(
+            &run.machine.world,
+            run.compare(&pool, durable, &format!("seed {seed}, at the end")),
+        );
         drop(pool);
         run.crash();
         let counts = run.model.borrow().counts;

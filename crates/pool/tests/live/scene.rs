@@ -45,7 +45,7 @@ pub fn cell() -> PoolCell {
 }
 
 /// The state in the labels of a pool on a device of so many bytes.
-fn cell_on(device_bytes: u64) -> PoolCell {
+pub fn cell_on(device_bytes: u64) -> PoolCell {
     let Geometry { bytes, far, extent_bytes, .. } = Geometry::new(device_bytes).unwrap();
     PoolCell { pool: Some(Uuid([7; 16])), bytes, far, extent_bytes, flags: CellFlags(0) }
 }
