@@ -1,7 +1,8 @@
 //! Measures the maps of pools: bytes of nodes for each random write, time, lookups, clones. `docs/formats/pool-map.md` has
 //! the figures.
 //!
-//! `cargo run --release -p cairn-pool --example map_cost [MILLIONS OF WRITES] [GIB MAPPED]`; without numbers 12 and 64.
+//! `cargo run --release -p cairn-pool --example map_cost [MILLIONS OF WRITES] [GIB MAPPED] [merge]`; without numbers 12 and
+//! 64. With `merge` it measures the first policy alone, without lookups.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::cell::{Cell, RefCell};
@@ -539,6 +540,9 @@ fn main() {
         in_order: false,
         past: PAST,
     };
+    if std::env::args().nth(3).is_some_and(|word| word == "merge") {
+        return drop(measure(policy));
+    }
     memory(mapped);
     let line = measure(policy);
     lookups(&line, mapped);
