@@ -120,13 +120,19 @@ impl Column {
     }
 }
 
-/// Smallest and largest number of each column over some items, and so the bytes that they take.
+/// Smallest number and range of each column over some items, and so the bytes that they take.
 #[derive(Clone, Copy)]
 pub(super) struct Shape<const N: usize> {
     pub items: usize,
     pub tail_bytes: usize,
     min: [u64; N],
-    max: [u64; N],
+    /// Largest number less the smallest one.
+    range: [u64; N],
+    /// Bits of the ranges.
+    widths: [u8; N],
+    /// Columns with a number so far, and those with one above 0, as bits.
+    used: u16,
+    above_zero: u16,
     /// Whether the column of tail indexes equals the item's position, and is left out.
     is_indexed_by_position: bool,
     /// Sum of the widths of all columns, and number of present columns.
@@ -147,8 +153,11 @@ impl<const N: usize> Shape<N> {
     pub const EMPTY: Self = Self {
         items: 0,
         tail_bytes: 0,
-        min: [u64::MAX; N],
-        max: [0; N],
+        min: [0; N],
+        range: [0; N],
+        widths: [0; N],
+        used: 0,
+        above_zero: 0,
         is_indexed_by_position: true,
         item_bits: 0,
         present: 0,
@@ -157,24 +166,19 @@ impl<const N: usize> Shape<N> {
     /// Adds an item, whether or not it fits.
     #[inline]
     pub fn add(&mut self, values: &Values<N>, tail_bytes: usize) {
-        let index = values.index.map(|(column, _)| column);
-        let mut is_wider = false;
-        // Most items are inside of all ranges, which is found without a branch for each column.
-        let mut outside = 0;
+        // Most numbers are inside of all ranges, which is found without a branch for each column.
+        let mut outside = !self.used;
         for column in 0..N {
-            let number = values.numbers[column];
-            let is_outside = number < self.min[column] || number > self.max[column];
+            let is_outside =
+                values.numbers[column].wrapping_sub(self.min[column]) > self.range[column];
             outside |= u16::from(is_outside) << column;
         }
-        outside &= !values.unused;
+        outside &= !values.unused & ((1 << N) - 1);
+        let mut is_wider = false;
         while outside != 0 {
             let column = outside.trailing_zeros() as usize;
             outside &= outside - 1;
-            let number = values.numbers[column];
-            let before = (self.is_present(column, index), self.width(column));
-            self.min[column] = self.min[column].min(number);
-            self.max[column] = self.max[column].max(number);
-            is_wider |= before != (self.is_present(column, index), self.width(column));
+            is_wider |= self.widen(column, values.numbers[column]);
         }
         if let Some((column, true)) = values.index
             && values.numbers[column] != self.items as u64
@@ -185,8 +189,25 @@ impl<const N: usize> Shape<N> {
         self.items += 1;
         self.tail_bytes += tail_bytes;
         if is_wider {
-            self.measure(index);
+            self.measure(values.index.map(|(column, _)| column));
         }
+    }
+
+    /// Widens the range of a column to a number outside of it. Returns whether the column takes more bits.
+    #[inline]
+    fn widen(&mut self, column: usize, number: u64) -> bool {
+        let bit = 1 << column;
+        let (min, range) = match (self.used & bit, number.checked_sub(self.min[column])) {
+            (0, _) => (number, 0),
+            (_, Some(range)) => (self.min[column], range),
+            (_, None) => (number, self.range[column] + (self.min[column] - number)),
+        };
+        (self.min[column], self.range[column]) = (min, range);
+        self.used |= bit;
+        let before = (self.widths[column], self.above_zero);
+        self.widths[column] = (64 - range.leading_zeros()) as u8;
+        self.above_zero |= u16::from(number > 0) << column;
+        before != (self.widths[column], self.above_zero)
     }
 
     fn measure(&mut self, index: Option<usize>) {
@@ -210,15 +231,15 @@ impl<const N: usize> Shape<N> {
         if index == Some(column) {
             return !self.is_indexed_by_position;
         }
-        self.max[column] > 0
+        self.above_zero >> column & 1 == 1
     }
 
     pub fn base(&self, column: usize) -> u64 {
-        self.min[column].min(self.max[column])
+        self.min[column]
     }
 
     pub fn width(&self, column: usize) -> u32 {
-        64 - self.max[column].saturating_sub(self.min[column]).leading_zeros()
+        self.widths[column].into()
     }
 }
 
@@ -232,7 +253,7 @@ pub(super) struct BitWriter {
 }
 
 /// Widest number that fits into eight bytes behind the bits of a byte that is not full.
-const PUT_BITS_MAX: u32 = 56;
+pub(super) const PUT_BITS_MAX: u32 = 56;
 
 impl BitWriter {
     /// Begins at a byte of a node.

@@ -107,6 +107,10 @@ impl<T: Keyed<N>, const N: usize> Leaves for KeyedLeaves<T, N> {
         (0..node.items()).map(|n| T::read(node, n, &self.form).0.blocks()).sum()
     }
 
+    fn has_ready(&self) -> bool {
+        self.packer.has_ready()
+    }
+
     fn next_ready(&mut self) -> Option<NewNode> {
         self.packer.next_ready()
     }

@@ -78,6 +78,7 @@ pub(super) trait Leaves {
     /// Returns the blocks that the items of a leaf cover.
     fn blocks(&self, node: &Node) -> u64;
 
+    fn has_ready(&self) -> bool;
     fn next_ready(&mut self) -> Option<NewNode>;
     fn flush(&mut self);
     fn is_small(&self) -> bool;
@@ -251,9 +252,15 @@ impl<S: Store, L: Leaves, C: Source<L::Change>> Merge<'_, S, L, C> {
         high.is_none_or(|high| key < high)
     }
 
-    /// Writes finished nodes, and rests after some items.
-    async fn worked(&mut self, items: usize) -> Result<()> {
+    /// Notes that items are handled. Returns whether a leaf is finished, or a rest is due.
+    #[inline]
+    fn is_due(&mut self, items: usize) -> bool {
         self.work += items;
+        self.work >= ITEMS_PER_REST || self.out.leaves.has_ready()
+    }
+
+    /// Writes finished nodes, and rests if it is time.
+    async fn write_and_rest(&mut self) -> Result<()> {
         self.out.write_ready().await?;
         if self.work >= ITEMS_PER_REST {
             self.work = 0;
@@ -266,7 +273,9 @@ impl<S: Store, L: Leaves, C: Source<L::Change>> Merge<'_, S, L, C> {
     async fn keep_before(&mut self, key: Option<Key>) -> Result<()> {
         loop {
             let kept = self.out.leaves.keep_before(key.as_ref(), ITEMS_PER_REST);
-            self.worked(kept).await?;
+            if self.is_due(kept) {
+                self.write_and_rest().await?;
+            }
             if kept < ITEMS_PER_REST {
                 return Ok(());
             }
@@ -282,7 +291,9 @@ impl<S: Store, L: Leaves, C: Source<L::Change>> Merge<'_, S, L, C> {
             if self.next.is_none() {
                 self.next = self.source.next().await?;
             }
-            self.worked(1).await?;
+            if self.is_due(1) {
+                self.write_and_rest().await?;
+            }
         }
         Ok(())
     }
@@ -326,7 +337,9 @@ pub(super) async fn merge<S: Store, L: Leaves>(
         };
         if !merge.has_change(place.high) && !merge.out.is_small(place.level) {
             merge.out.reuse(pointer, place.level).await?;
-            merge.worked(1).await?;
+            if merge.is_due(1) {
+                merge.write_and_rest().await?;
+            }
             continue;
         }
         let node = store.read(&pointer, &place).await?;

@@ -7,7 +7,7 @@ use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::columns::{BitWriter, Buffer, Column, SLACK_BYTES, Shape, Values};
+use super::columns::{BitWriter, Buffer, Column, PUT_BITS_MAX, SLACK_BYTES, Shape, Values};
 use super::root::{Form, TreeKind};
 use super::run::Number;
 use crate::{Address, BLOCK_BYTES, NUMBER_MAX};
@@ -331,9 +331,9 @@ pub(super) fn encode<const N: usize>(
     let end = start + (shape.items * stride).div_ceil(8);
     assert!(end + tails.len() <= NODE_BYTES, "the items of a node fit");
     let (mut bit, mut descriptor) = (start * 8, HEADER_BYTES);
-    // The columns with bits: number, base, width.
-    let mut wide = [(0, 0, 0); N];
-    let mut count = 0;
+    // The columns with bits: number, base, width, and first bit in the item.
+    let mut wide = [(0, 0, 0, 0); N];
+    let (mut count, mut shift) = (0, 0);
     for column in present {
         let (base, width) = (shape.base(column), shape.width(column));
         node.bytes[descriptor] = width as u8;
@@ -342,17 +342,25 @@ pub(super) fn encode<const N: usize>(
         node.columns[column] = Column::new(base, bit, stride, width);
         node.present |= 1 << column;
         if width > 0 {
-            wide[count] = (column, base, width);
-            count += 1;
+            wide[count] = (column, base, width, shift);
+            (count, shift) = (count + 1, shift + width);
         }
         (bit, descriptor) = (bit + width as usize, descriptor + DESCRIPTOR_BYTES);
     }
     let mut writer = BitWriter::new(start);
+    let is_short = shift <= PUT_BITS_MAX;
     for values in items {
-        for (column, base, width) in &wide[..count] {
+        let mut bits = 0;
+        for (column, base, width, shift) in &wide[..count] {
             let is_used = values.unused >> *column & 1 == 0;
-            let bits = if is_used { values.numbers[*column] - base } else { 0 };
-            writer.put(&mut node.bytes, bits, *width);
+            let number = if is_used { values.numbers[*column] - base } else { 0 };
+            match is_short {
+                true => bits |= number << shift,
+                false => writer.put(&mut node.bytes, number, *width),
+            }
+        }
+        if is_short {
+            writer.put(&mut node.bytes, bits, shift);
         }
     }
     debug_assert_eq!(writer.end(), end, "the items have the bits of their shape");

@@ -11,6 +11,9 @@ use super::run::Number;
 /// A node with fewer bytes takes in its right neighbour.
 const SMALL_BYTES: usize = NODE_BYTES / 4;
 
+/// Free bytes of a node below which the next item may not fit, because it makes columns wider.
+const NEAR_FULL_BYTES: usize = 512;
+
 /// An item that is stored in columns, with a tail of bytes behind them.
 pub(super) trait Packed<const N: usize>: Clone {
     /// The numbers of the item. `index` is the number of tail elements before the item in its node.
@@ -45,6 +48,12 @@ struct Filling<const N: usize> {
 
 impl<const N: usize> Filling<N> {
     const EMPTY: Self = Self { shape: Shape::EMPTY, tail_count: 0, is_loose: false };
+
+    /// Returns the shape if the next item may not fit. Few items need so many bytes that another one does not.
+    #[inline]
+    fn shape_if_near_full(&self) -> Option<Shape<N>> {
+        (self.shape.bytes() > NODE_BYTES - NEAR_FULL_BYTES).then_some(self.shape)
+    }
 }
 
 /// The items of the leaf or inner node that is being filled, and of the one before it.
@@ -68,6 +77,12 @@ impl<T: Packed<N>, const N: usize> Packer<T, N> {
             filling: Filling::EMPTY,
             ready: VecDeque::new(),
         }
+    }
+
+    /// Whether a node is finished.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Returns a finished node, if there is one.
@@ -104,9 +119,10 @@ impl<T: Packed<N>, const N: usize> Packer<T, N> {
     #[inline]
     pub fn try_push(&mut self, item: &T, tail: &[u8]) -> bool {
         let filling = &mut self.filling;
+        let before = filling.shape_if_near_full();
         filling.shape.add(&item.values(filling.tail_count), tail.len());
         if filling.shape.bytes() > NODE_BYTES {
-            self.refill();
+            self.refill(before);
             return false;
         }
         filling.tail_count += item.tail_count();
@@ -130,25 +146,31 @@ impl<T: Packed<N>, const N: usize> Packer<T, N> {
     /// Replaces the last item by `item`, which has `tail` behind the tail of the last item, if that fits.
     pub fn try_extend(&mut self, item: &T, tail: &[u8]) -> bool {
         let filling = &mut self.filling;
+        let before = filling.shape_if_near_full();
         let added = item.tail_count() - self.items.last().map_or(0, Packed::tail_count);
         // The wider numbers count. The item and its index do not, because they are there already.
         let mut values = item.values(filling.tail_count + added - item.tail_count());
         values.index = values.index.map(|(column, _)| (column, false));
         filling.shape.add(&values, tail.len());
         filling.shape.items -= 1;
-        filling.is_loose = true;
         if filling.shape.bytes() > NODE_BYTES {
-            self.refill();
+            self.refill(before);
             return false;
         }
+        filling.is_loose = true;
         filling.tail_count += added;
         *self.items.last_mut().expect("there is a last item") = item.clone();
         self.tails.extend_from_slice(tail);
         true
     }
 
-    /// Computes the node that is being filled anew, without an item that did not fit.
-    fn refill(&mut self) {
+    /// Takes an item that did not fit out of the shape of the node that is being filled: by the shape `before` it, or by
+    /// all items.
+    fn refill(&mut self, before: Option<Shape<N>>) {
+        if let Some(before) = before {
+            self.filling.shape = before;
+            return;
+        }
         let from = self.full.map_or(0, |full| full.shape.items);
         self.filling.shape = self.shape_of(from..self.items.len());
         self.filling.is_loose = false;

@@ -214,6 +214,10 @@ impl Leaves for RunLeaves {
         node.covered()
     }
 
+    fn has_ready(&self) -> bool {
+        self.packer.has_ready()
+    }
+
     fn next_ready(&mut self) -> Option<NewNode> {
         self.packer.next_ready()
     }
