@@ -164,7 +164,9 @@ impl Inner {
         self.free_nodes(found.nodes);
         self.merge_space(&passes, cut.number, &mut trees).await?;
         self.nodes.finish().await?;
-        self.log.flush_device().await?;
+        if !seeded::on(Bug::CheckpointUnflushed) {
+            self.log.flush_device().await?;
+        }
         let superblock = self.superblock(cut.number, cut.log, &trees, flags);
         self.roots.write(&superblock).await?;
         // Until this root counts, an opening may need the snapshots under the removed vdisks.
@@ -489,7 +491,8 @@ impl Inner {
         let id = VersionId { vdisk: vdisk.number, snapshot: Some(number) };
         let settled = settled_list(&self.tables, id).await?;
         let is_own = |layer: &&Layer| {
-            layer.tree.form.line == vdisk.number && !seeded::on(Bug::SettledNodesStay)
+            let is_own = layer.tree.form.line == vdisk.number;
+            (is_own || seeded::on(Bug::BirthsAcrossLines)) && !seeded::on(Bug::SettledNodesStay)
         };
         let mut found = Found::default();
         let drop = async |store: &Attempt<'_>, found: &mut Found| {
