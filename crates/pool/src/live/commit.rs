@@ -252,7 +252,7 @@ impl Inner {
             self.log.room().await;
             let mut draft = Draft::default();
             self.fill(&mut draft);
-            if draft.count > 0 {
+            if draft.count > 0 || !draft.answers.is_empty() {
                 self.send(draft);
             }
         }
@@ -262,13 +262,11 @@ impl Inner {
         }
     }
 
-    /// Delays the next record while a checkpoint runs, in proportion to the changes in memory above half of their bound. So
-    /// writes become slower, and seldom stop until the checkpoint has ended.
+    /// Delays the next record while a checkpoint runs. So writes become slower, and seldom stop until it has ended.
     async fn slow_down(&self) {
-        let all = self.taken_changes.get() + self.fresh_changes.get();
-        let over = all.saturating_sub(CHANGES_HALF).min(CHANGES_HALF) as u32;
-        if self.taken_changes.get() > 0 && over > 0 {
-            self.env.sleep(SLOWEST * over / CHANGES_HALF as u32).await;
+        let delay = delay(self.taken_changes.get(), self.fresh_changes.get());
+        if !delay.is_zero() {
+            self.env.sleep(delay).await;
         }
     }
 
@@ -615,4 +613,25 @@ fn alike(bytes: &[u8]) -> (bool, usize) {
 pub fn checksums(bytes: &[u8]) -> Vec<u8> {
     let sum = |block: &[u8]| crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block) as u32;
     bytes.chunks_exact(BLOCK).flat_map(|block| sum(block).to_le_bytes()).collect()
+}
+
+/// Returns the delay of a record: in proportion to the changes in memory above half of their bound, while a checkpoint
+/// merges `taken` of them.
+fn delay(taken: usize, fresh: usize) -> Duration {
+    let over = (taken + fresh).saturating_sub(CHANGES_HALF).min(CHANGES_HALF) as u32;
+    if taken == 0 { Duration::ZERO } else { SLOWEST * over / CHANGES_HALF as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_slow_down_in_proportion_to_changes_above_half_of_bound() {
+        assert_eq!(delay(0, CHANGES_HALF), Duration::ZERO, "no checkpoint runs");
+        assert_eq!(delay(CHANGES_HALF / 2, CHANGES_HALF / 2), Duration::ZERO);
+        assert_eq!(delay(CHANGES_HALF, CHANGES_HALF / 2), SLOWEST / 2);
+        assert_eq!(delay(CHANGES_HALF, CHANGES_HALF), SLOWEST);
+        assert_eq!(delay(CHANGES_HALF, 3 * CHANGES_HALF), SLOWEST, "a record may go beyond");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use block::first;
 
+use super::commit::Change;
 use super::pool::{CHANGES_HALF, Inner, UNFLUSHED_BYTES_MAX};
 use crate::root::SuperblockFlags;
 
@@ -21,6 +22,8 @@ impl Inner {
         self.patience().set(true);
         let pool = self.clone();
         self.tasks.spawn("the keeper of a pool", async move { pool.keep_house().await });
+        let pool = self.clone();
+        self.tasks.spawn("proofs of a pool", async move { pool.prove_last_records().await });
         // It commits, and a commit may wait until the keeper has made room in the log.
         self.after_checkpoints("removals of a pool", async |pool| {
             // An error makes the pool refuse changes, and the next request reports it.
@@ -73,8 +76,35 @@ impl Inner {
             let woken =
                 self.changes.until(|| self.needs_checkpoint() || self.needs_flush() || is_ending());
             let closing = self.tasks.changed().until(is_ending);
+            let seen = self.log.numbers().written;
             let _ = first(first(woken, self.env.sleep(LOOK_EVERY)), closing).await;
+            if self.needs_proof(seen) && !is_ending() {
+                self.wants_proof.set(true);
+                self.changed();
+            }
         }
+    }
+
+    /// Writes an empty record, and flushes it. It states that the last records are flushed, so the blocks that they have
+    /// freed are free. It frees none, so no further record follows.
+    async fn prove_last_records(self: Rc<Self>) {
+        let wants_proof = || self.wants_proof.get();
+        while !self.tasks.is_closing() && self.check_writable().is_ok() {
+            let closing = self.tasks.changed().until(|| self.tasks.is_closing());
+            let _ = first(self.changes.until(wants_proof), closing).await;
+            if self.wants_proof.take() {
+                // An error makes the pool refuse changes, and the next request reports it.
+                let _ = self.commit(Change::Rows(Vec::new(), Vec::new())).await;
+                let _ = self.flush().await;
+            }
+        }
+    }
+
+    /// Whether no record has followed the record `seen`, all are flushed, and blocks that they have freed wait for proof.
+    fn needs_proof(&self, seen: u64) -> bool {
+        let numbers = self.log.numbers();
+        (numbers.written, numbers.flushed) == (seen, seen)
+            && self.room.with(|space| space.needs_proof())
     }
 
     /// Whether half of the data that may be unflushed is.

@@ -290,6 +290,7 @@ fn inner(
         tasks: TaskGroup::new(env),
         changes: Notify::default(),
         wants_checkpoint: Cell::new(false),
+        wants_proof: Cell::new(false),
         fold_leaves_max: options.fold_leaves,
         fold_leaves: Cell::new(0),
         takes_with_flush: Cell::new(false),

@@ -103,6 +103,8 @@ pub struct Inner {
     pub changes: Notify,
     /// Whether the keeper is to write a checkpoint soon, because something was removed.
     pub wants_checkpoint: Cell<bool>,
+    /// Whether the keeper asks for an empty record.
+    pub wants_proof: Cell<bool>,
     /// Most leaves that the folds of one checkpoint write, and how many the running one may still write.
     pub fold_leaves_max: u64,
     pub fold_leaves: Cell<u64>,

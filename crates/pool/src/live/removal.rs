@@ -79,15 +79,18 @@ impl Inner {
         if self.opened.borrow().keys().any(|open| lines.contains(&open.vdisk)) {
             return Err(in_use(name));
         }
-        let (mut holds, mut own) = (0, 0);
+        let mut holds = 0;
         for line in &lines {
-            let rows = self.tables.all_of::<SnapshotRow>(&line.to_be_bytes()).await?;
-            holds += rows.iter().map(|row| u64::from(row.holds)).sum::<u64>();
-            let row = self.tables.get::<VdiskRow>(&line.to_be_bytes()).await?;
-            // The hold of a rollback ends with the vdisk.
-            own += u64::from(row.is_some_and(|row| lines.contains(&row.origin)));
+            for hold in self.tables.all_of::<HoldRow>(&line.to_be_bytes()).await? {
+                // The hold of a rollback ends with the vdisk, and that of a removed clone ends soon.
+                let holder = hold.holder.to_be_bytes();
+                let is_leaving = hold.kind.is_of_vdisk()
+                    && (lines.contains(&hold.holder)
+                        || self.tables.get::<VdiskRow>(&holder).await?.is_none());
+                holds += u64::from(!is_leaving);
+            }
         }
-        Ok((id, holds - own))
+        Ok((id, holds))
     }
 
     /// Removes the name of a snapshot. Without a hold, the snapshot leaves.

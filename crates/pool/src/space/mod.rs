@@ -476,6 +476,11 @@ impl Space {
         self.is_replaying = false;
     }
 
+    /// Whether freed blocks wait for the proof of a record.
+    pub fn needs_proof(&self) -> bool {
+        self.waiting.needs_proof()
+    }
+
     /// Notes that all records up to `record` are proven.
     pub fn proven(&mut self, record: u64) {
         self.waiting.proven(record);

@@ -36,6 +36,11 @@ impl Waiting {
         self.by_root.push(taken);
     }
 
+    /// Whether blocks wait for the proof of the record that has freed them.
+    pub fn needs_proof(&self) -> bool {
+        !self.by_record.is_empty()
+    }
+
     /// Moves the blocks on that records up to `record` have freed.
     pub fn proven(&mut self, record: u64) {
         let before = self.read.len();

@@ -6,9 +6,9 @@ use block::ErrorKind;
 use meta::Uuid;
 use pool::cell::PoolCell;
 use pool::geometry::Geometry;
-use pool::live::{Checked, Listed, Options, Pool, UNFLUSHED_BYTES_MAX};
+use pool::live::{Checked, Listed, Options, Pool, UNFLUSHED_BYTES_MAX, Usage};
 use sim::SimWorld;
-use testkit::recorded::{Disk, Trace};
+use testkit::recorded::{Disk, Event, Trace};
 
 use crate::scene::{
     BLOCKS, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, label, make, name, names,
@@ -207,5 +207,37 @@ fn data_without_a_flush_are_bounded() {
         env.sleep(Duration::from_millis(10)).await;
         assert_eq!(disk.flushes.get(), before + 1);
         assert!(env.now().since(begun) < Duration::from_secs(4), "before the bound in time");
+    });
+}
+
+#[test]
+fn idle_pool_writes_one_record_that_proves_the_last_ones() {
+    let world = SimWorld::new(9);
+    let (env, trace) = (world.env(), Trace::default());
+    let disk = blank(&trace);
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        let web = find(&pool, "web").await;
+        pool.write(&web, 0, bytes(&env, 1, 16)).await.unwrap();
+        let before = pool.usage();
+        pool.write(&web, 0, bytes(&env, 50, 16)).await.unwrap();
+        pool.flush().await.unwrap();
+        let kept = |usage: &Usage| usage.free_bytes;
+        assert_eq!(kept(&pool.usage()), kept(&before) - 16 * 4096, "the old blocks wait");
+        trace.take();
+        env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(kept(&pool.usage()), kept(&before), "the old blocks are free");
+        let events = trace.take();
+        let writes = events.iter().filter(|event| matches!(event, Event::Write { .. })).count();
+        assert_eq!((writes, events.len()), (1, 2), "one record and one flush");
+        env.sleep(Duration::from_secs(60)).await;
+        assert!(trace.take().is_empty(), "an idle pool writes nothing");
+        drop((web, pool));
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        let expected: Vec<u64> = (50..66).collect();
+        assert_eq!(stamps(&env, &pool, &web, 16).await.unwrap(), expected);
     });
 }
