@@ -161,6 +161,10 @@ impl Opening {
         *self.lost.borrow_mut() = lost;
         if is_new {
             fill(&pool).await?;
+        }
+        let has_grown = pool.bytes() != cell.bytes;
+        if is_new || has_grown && !self.is_read_only() {
+            let cell = PoolCell { bytes: pool.bytes(), ..cell };
             self.kept.keep(cell.encode().to_vec()).await?;
         }
         // Clients may have opened versions before, and no command may remove those first.

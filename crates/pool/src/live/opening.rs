@@ -113,7 +113,8 @@ impl Pool {
         RootStore::new(env, lower, geometry, 0).write(&header).await
     }
 
-    /// Opens the pool that `cell` in the labels names. Replays the log, and writes a checkpoint.
+    /// Opens the pool that `cell` in the labels names. Replays the log, and writes a checkpoint. If the device has room for
+    /// further extents, the pool grows, and [`Pool::bytes`] belongs into the labels.
     ///
     /// # Errors
     /// Those of docs/formats/pool.md, "Refused states", and those of the device.
@@ -130,7 +131,7 @@ impl Pool {
         }
         let headers = RootStore::new(env, lower, geometry, 0);
         let header = headers.read::<Header>(uuid).await?;
-        check_header(&header.root, &geometry)?;
+        let geometry = checked_geometry(&header.root, &geometry, lower.info().size)?;
         let roots = RootStore::new(env, lower, geometry, ALLOCATOR);
         let superblock = roots.read::<Superblock>(uuid).await?;
         if !options.read_only {
@@ -142,6 +143,15 @@ impl Pool {
         let mut lost = recovered.verdict.damage.as_ref().map(lost);
         let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
         let options = Options { read_only: is_read_only, ..options };
+        let grown = geometry.grown(lower.info().size).filter(|_| !is_read_only);
+        let geometry = match grown {
+            Some(grown) => {
+                let sequence = header.root.sequence + 1;
+                headers.write(&Header { geometry: grown, sequence, ..header.root }).await?;
+                grown
+            }
+            None => geometry,
+        };
         let near = ByteRange::new(0, BLOCK_BYTES.into()).expect("a block has bytes");
         let doubles = !has_copies(env, lower, near).await?;
         let inner = inner(env, lower, geometry, superblock, &recovered, doubles, options)?;
@@ -170,24 +180,30 @@ fn geometry_of(cell: &PoolCell, device_bytes: u64) -> Result<Geometry> {
         )
         .next("bring back the device that the pool was on"));
     }
-    let extents = far.saturating_sub(AREA_BYTES) / extent_bytes.max(1);
+    // A pool that has not grown ends with the far area.
+    let is_grown = far.checked_add(AREA_BYTES) != Some(bytes);
+    let end = if is_grown { bytes } else { far };
+    let extents = end.saturating_sub(AREA_BYTES) / extent_bytes.max(1);
     let geometry = Geometry { bytes, far, extent_bytes, extents };
     geometry.check().map_err(|why| error!(Corrupt, "the label of the pool: {why}"))?;
     Ok(geometry)
 }
 
-fn check_header(header: &Header, geometry: &Geometry) -> Result<()> {
-    if header.geometry != *geometry {
+/// Returns the geometry in the header. If the pool has grown, the header may have more bytes than the labels.
+fn checked_geometry(header: &Header, labels: &Geometry, device_bytes: u64) -> Result<Geometry> {
+    let found = header.geometry;
+    let is_later = labels.grown(found.bytes) == Some(found) && found.bytes <= device_bytes;
+    if found != *labels && !is_later {
         return Err(error!(
             Corrupt,
-            "the label and the header of the pool differ: {geometry:?} and {:?}", header.geometry
+            "the label and the header of the pool differ: {labels:?} and {found:?}"
         )
         .next("check that the devices below are of one time"));
     }
     if header.unknown_read_only != 0 {
         bail!(Unsupported, "the pool has features that this Cairn does not know");
     }
-    Ok(())
+    Ok(found)
 }
 
 async fn recover(

@@ -223,6 +223,11 @@ impl Inner {
 }
 
 impl Pool {
+    /// Returns the bytes of the pool on its device.
+    pub fn bytes(&self) -> u64 {
+        self.0.room.with(|space| space.pool_bytes())
+    }
+
     /// Returns the version with a name; `None` if there is none.
     ///
     /// # Errors

@@ -555,6 +555,11 @@ impl Space {
         self.given
     }
 
+    /// Returns the bytes of the pool on its device.
+    pub fn pool_bytes(&self) -> u64 {
+        self.geometry.bytes
+    }
+
     /// Returns the number of blocks of an extent.
     pub fn extent_blocks(&self) -> u32 {
         self.geometry.extent_blocks()

@@ -11,6 +11,7 @@ mod discards;
 mod doubles;
 mod folds;
 mod full;
+mod grown;
 mod history;
 mod machine;
 mod model;
