@@ -139,7 +139,7 @@ impl Inner {
         };
         let lines = touched.into_values().map(take).collect();
         self.taken_changes.set(self.fresh_changes.take());
-        self.fold_leaves.set(self.fold_leaves_max);
+        self.begin_folds();
         self.tables.cut();
         self.room.with(Space::cut);
         self.epoch.set(self.epoch.get() + 1);

@@ -20,8 +20,8 @@ pub const FOLD_LEAVES: u64 = 16384;
 /// The change tree of a line is folded into its base tree when it covers more than this part of the base's blocks.
 const FOLD_PART: u64 = 8;
 
-/// A part of a fold takes at most one of so many blocks that are free for nodes: a leaf may cost a second block for inner
-/// nodes, and half of the blocks stay for the rest of the checkpoint.
+/// The folds of a checkpoint write one leaf for so many blocks that are free for nodes: a leaf may cost a second block for
+/// inner nodes, and half of the blocks stay for the rest of the checkpoint.
 const ROOM_PART: u64 = 4;
 
 /// Which changes a checkpoint folds.
@@ -52,18 +52,27 @@ impl Inner {
             if vdisk.fold.get().is_none() && !is_wanted {
                 return Ok(false);
             }
-            let room = self.room.with(|space| space.free_for_nodes()) / ROOM_PART;
             let leaves_max = match folding {
                 Folding::ToEnd => None,
-                _ => Some(self.fold_leaves.get().min(room)),
+                _ => Some(self.fold_leaves.get()),
             };
-            let is_possible = leaves_max != Some(0);
-            if !is_possible || !self.fold_part(passes, vdisk, own, found, leaves_max).await? {
+            if leaves_max == Some(0) {
+                // Each further checkpoint folds something, so this comes to an end.
+                return Ok(self.has_folded.get());
+            }
+            if !self.fold_part(passes, vdisk, own, found, leaves_max).await? {
                 return Ok(has_moved);
             }
             has_moved = true;
         }
         Ok(false)
+    }
+
+    /// Bounds the folds of a checkpoint that begins.
+    pub fn begin_folds(&self) {
+        let room = self.room.with(|space| space.free_for_nodes()) / ROOM_PART;
+        self.fold_leaves.set(self.fold_leaves_max.min(room));
+        self.has_folded.set(false);
     }
 
     /// Folds a part of the lowest change tree of a line, of at most so many leaves. Returns false if nodes are damaged, or if
@@ -91,6 +100,7 @@ impl Inner {
             return Ok(false);
         };
         self.fold_leaves.set(self.fold_leaves.get().saturating_sub(folded.written));
+        self.has_folded.set(true);
         own.pop();
         if folded.rest.is_none() {
             own.pop();

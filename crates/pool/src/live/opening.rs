@@ -309,6 +309,7 @@ fn inner(
         wants_proof: Cell::new(false),
         fold_leaves_max: options.fold_leaves,
         fold_leaves: Cell::new(0),
+        has_folded: Cell::new(false),
         takes_with_flush: Cell::new(false),
     })
 }

@@ -108,6 +108,8 @@ pub struct Inner {
     /// Most leaves that the folds of one checkpoint write, and how many the running one may still write.
     pub fold_leaves_max: u64,
     pub fold_leaves: Cell<u64>,
+    /// Whether the running checkpoint has folded anything.
+    pub has_folded: Cell<bool>,
     /// Whether a vdisk that was loaded takes snapshots before flushes.
     pub takes_with_flush: Cell<bool>,
 }
