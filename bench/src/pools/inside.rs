@@ -8,7 +8,7 @@ use block::{Buf, Env, Result};
 use meta::Uuid;
 use pool::cell::{CellFlags, PoolCell};
 use pool::geometry::Geometry;
-use pool::live::{Options, Pool, Version};
+use pool::live::{FOLD_LEAVES, Options, Pool, Version};
 use pool::name::{VdiskName, VersionName};
 
 use crate::disk::{Disk, data_page};
@@ -74,8 +74,13 @@ impl<'g> Inside<'g> {
     ) -> Result<Self, String> {
         let env = ground.core.env();
         let opened = ground.core.block_on(async {
-            let options =
-                Options { cache_bytes, read_only: false, accept_loss: false, discard: false };
+            let options = Options {
+                cache_bytes,
+                read_only: false,
+                accept_loss: false,
+                discard: false,
+                fold_leaves: FOLD_LEAVES,
+            };
             let (pool, _) = Pool::open(&env, &disk.lower(), &cell, options).await?;
             let data = env.buf(BLOCK as usize)?;
             data.write().copy_from_slice(&data_page());
