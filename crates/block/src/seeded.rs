@@ -227,7 +227,7 @@ bugs! {
     FoldFromStart = "157",
     /// 158 a checkpoint merges changes into the change tree that a fold reads
     FoldedTreeChanges = "158",
-    /// 159 a checkpoint takes changes whose data are not durable yet
+    /// 159 a checkpoint takes changes before their data are durable
     CheckpointUnflushed = "159",
     /// 160 births of another line count as those of the own line, where a settled snapshot leaves
     BirthsAcrossLines = "160",

@@ -163,7 +163,7 @@ impl Pool {
         }
         if !is_read_only {
             inner.checkpoint(SuperblockFlags(0)).await?;
-            inner.continue_removals().await?;
+            inner.continue_passes().await?;
             inner.begin_keeping();
         }
         Ok((Self(inner), lost))

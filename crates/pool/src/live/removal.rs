@@ -190,11 +190,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Continues the removals that an earlier opening began, and releases holds without a holder.
+    /// Continues the removals and folds that an earlier opening began, and releases holds without a holder.
     ///
     /// # Errors
     /// Those of reads of tables and of commits.
-    pub async fn continue_removals(self: &Rc<Self>) -> Result<()> {
+    pub async fn continue_passes(self: &Rc<Self>) -> Result<()> {
         for pass in self.tables.all_of::<PassRow>(&[]).await? {
             let vdisk = self.vdisk(pass.vdisk).await?;
             if pass.kind == u64::from(PassKind::REMOVE_LAST.0)

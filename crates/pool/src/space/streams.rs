@@ -37,7 +37,7 @@ impl Stream {
 /// The place where a stream goes on.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct End {
-    /// The extent whose frontier gives blocks.
+    /// The extent that gives blocks at its frontier.
     pub open: Option<u64>,
     /// The extent and block from which the search for holes goes on.
     hole: (u64, u32),

@@ -32,7 +32,7 @@ pub fn nth(n: u64) -> Address {
 }
 
 impl TestStore {
-    /// Creates an empty store whose nodes have second copies, or not.
+    /// Creates an empty store, with second copies of nodes or without.
     pub fn new(doubles: bool) -> Self {
         Self { doubles, ..Self::default() }
     }
