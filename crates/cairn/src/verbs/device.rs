@@ -317,9 +317,10 @@ impl Target {
     fn resync(&self, form: Form, wait: bool) -> Result {
         let (client, name) = self.resolve()?;
         let before = client.ask(&routes::RESYNC, &name.request(true))?;
-        // A resync that runs already is watched like one that this command begins.
-        let is_under_way = wait && self.find(&before)?.state == MemberState::Copying;
-        let device = match self.dry_run || is_under_way {
+        // A resync that runs already is watched like one that this command begins. It may have ended just now.
+        let state = self.find(&before)?.state;
+        let has_begun = wait && matches!(state, MemberState::Copying | MemberState::InSync);
+        let device = match self.dry_run || has_begun {
             true => before,
             false => client.ask(&routes::RESYNC, &name.request(false))?,
         };
