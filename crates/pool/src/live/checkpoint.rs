@@ -23,8 +23,7 @@ use crate::map::{
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
 use crate::rows::{
-    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskFlags, VdiskRow,
-    VdiskState,
+    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskRow, VdiskState,
 };
 use crate::space::{Claims, Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
@@ -665,7 +664,6 @@ fn row_at_cut(vdisk: &Vdisk, kept: &Kept, account: &Account) -> VdiskRow {
     let before = || kept.numbers().take_while(|number| *number < cut);
     let mut row = vdisk.row.borrow().clone();
     row.next_number = cut;
-    row.flags = row.flags.with(VdiskFlags::UNCHANGED, !vdisk.had_changes.get());
     row.snapshots = before().count() as u64;
     row.newest_kept = before().last().unwrap_or(0);
     account.put(&mut row);

@@ -105,8 +105,9 @@ pub struct Inner {
     pub wants_checkpoint: Cell<bool>,
     /// Whether the keeper asks for an empty record.
     pub wants_proof: Cell<bool>,
-    /// Most leaves that the folds of one checkpoint write, and how many the running one may still write.
+    /// Most leaves that the folds of one checkpoint write.
     pub fold_leaves_max: u64,
+    /// Leaves that the folds of the running checkpoint may still write.
     pub fold_leaves: Cell<u64>,
     /// Whether the running checkpoint has folded anything.
     pub has_folded: Cell<bool>,

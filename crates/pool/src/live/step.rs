@@ -7,7 +7,8 @@ use super::vdisk::Vdisk;
 use crate::log::SnapshotItem;
 use crate::map::{Finds, Overwritten, Replaced, Run, RunChange};
 use crate::rows::{
-    DetailRow, LabelRow, Row as _, SnapshotFlags, SnapshotRow, Table, VdiskRow, VdiskState,
+    DetailRow, LabelRow, Row as _, SnapshotFlags, SnapshotRow, Table, VdiskFlags, VdiskRow,
+    VdiskState,
 };
 
 /// A change that a record contains, in memory.
@@ -102,7 +103,10 @@ impl Inner {
                     let mut old = vdisk.row.borrow_mut();
                     old.size = new.size;
                     old.removed_unix_s = new.removed_unix_s;
-                    (old.flags, old.family) = (new.flags, new.family);
+                    // A cut alone notes whether the head has changed.
+                    let is_unchanged = old.flags.has(VdiskFlags::UNCHANGED);
+                    old.flags = new.flags.with(VdiskFlags::UNCHANGED, is_unchanged);
+                    old.family = new.family;
                     old.cadence_us = new.cadence_us;
                     old.keep_last = new.keep_last;
                     old.keep_interval_s = new.keep_interval_s;

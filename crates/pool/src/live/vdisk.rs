@@ -49,9 +49,8 @@ pub struct Vdisk {
     pub removal: RefCell<Removal>,
     /// Whether a record since the last snapshot has changes, by the records in order.
     pub is_changed: Cell<bool>,
-    /// The same by the acknowledged records, and by those before the last cut.
+    /// The same by the acknowledged records. The row has it as of the last cut.
     pub has_changes: Cell<bool>,
-    pub had_changes: Cell<bool>,
     /// Whether a task takes snapshots of it.
     pub has_timer: Cell<bool>,
     /// Blocks that records have taken and freed since the account in the row.
@@ -108,7 +107,6 @@ impl Vdisk {
             removal: RefCell::default(),
             is_changed: Cell::new(is_changed),
             has_changes: Cell::new(is_changed),
-            had_changes: Cell::new(is_changed),
             has_timer: Cell::new(false),
             charges: Charges::default(),
             family_blocks: Cell::new(0),
@@ -136,12 +134,10 @@ impl Vdisk {
         }
     }
 
-    /// Notes at a cut whether the head has changed since its newest snapshot. Rows that commands write have this, too.
+    /// Notes in the row at a cut whether the head has changed since its newest snapshot.
     pub fn note_changes(&self) {
-        let has_changes = self.has_changes.get();
-        self.had_changes.set(has_changes);
         let mut row = self.row.borrow_mut();
-        row.flags = row.flags.with(VdiskFlags::UNCHANGED, !has_changes);
+        row.flags = row.flags.with(VdiskFlags::UNCHANGED, !self.has_changes.get());
     }
 
     /// Whether it has snapshot numbers in reserve.
