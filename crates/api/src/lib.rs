@@ -42,9 +42,9 @@ pub use server::{
     ControlSocket, Handler, SOCKET_PATH_MAX_BYTES, Server, figures, is_heard, repair,
 };
 pub use types::{
-    Applied, ApplyRequest, AttachRequest, Attached, Byte, ChangeWay, CommandRequest, Counts,
-    DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine, EventsAfter, ExportView,
-    ForgottenDisk, GraphView, History, Job, JobRequest, Means, MemberRequest, NodeView, PastSpec,
-    Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, TopRow, UndoRequest,
-    VolumeName, VolumePage, VolumeView, VolumesAfter,
+    Applied, ApplyRequest, AttachRequest, Attached, Byte, ChangeWay, CommandRequest, CommandTo,
+    Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine, EventsAfter,
+    ExportView, ForgottenDisk, GraphView, History, Job, JobRequest, Means, MemberRequest, NodeView,
+    PastSpec, Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, TopRow,
+    UndoRequest, VolumeName, VolumePage, VolumeView, VolumesAfter,
 };

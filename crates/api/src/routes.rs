@@ -4,15 +4,15 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use block::control::Nothing;
+use block::control::{Nothing, Verb};
 use serde_json::Value;
 
 use crate::{
-    Applied, ApplyRequest, AttachRequest, Attached, Byte, Checked, CommandRequest, DaemonView,
-    DetachRequest, DeviceStatus, DiskRequest, EventLine, EventsAfter, GraphView, History, Job,
-    JobRequest, KeptGraph, KeptName, LocateStep, MemberRequest, ResizeRequest, ScrubRequest,
-    SpecText, Status, Top, UndoRequest, UpRequest, VolumeName, VolumePage, VolumeView,
-    VolumesAfter,
+    Applied, ApplyRequest, AttachRequest, Attached, Byte, Checked, CommandRequest, CommandTo,
+    DaemonView, DetachRequest, DeviceStatus, DiskRequest, EventLine, EventsAfter, GraphView,
+    History, Job, JobRequest, KeptGraph, KeptName, LocateStep, MemberRequest, ResizeRequest,
+    ScrubRequest, SpecText, Status, Top, UndoRequest, UpRequest, VolumeName, VolumePage,
+    VolumeView, VolumesAfter,
 };
 
 /// A route with requests of type `Q` and replies of type `A`.
@@ -36,12 +36,18 @@ const PATIENCE_COMMAND: Duration = Duration::from_secs(180);
 /// Time limit of replies that wait for disks. A flush of all memory of a machine may take that long.
 const PATIENCE_DISKS: Duration = Duration::from_secs(600);
 
-const fn get<Q, A>(path: &'static str) -> Route<Q, A> {
+/// Returns the route of GET requests to `path`.
+pub const fn get<Q, A>(path: &'static str) -> Route<Q, A> {
     Route { path, is_get: true, patience: PATIENCE, types: PhantomData }
 }
 
 const fn post<Q, A>(path: &'static str, patience: Duration) -> Route<Q, A> {
     Route { path, is_get: false, patience, types: PhantomData }
+}
+
+/// Returns the route at `path` that carries out commands of verb `V` on a device.
+pub const fn command<V: Verb>(path: &'static str) -> Route<CommandTo<V::Args>, V::Answer> {
+    post(path, PATIENCE_COMMAND)
 }
 
 /// Returns the structure of the graph: its nodes and exports.

@@ -388,6 +388,16 @@ pub struct CommandRequest {
     pub args: Value,
 }
 
+/// A command of one verb to a device: the request of a route that carries out such commands only.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CommandTo<A> {
+    /// Name of the device.
+    pub device: String,
+    /// Arguments of the command. Their fields are fields of the request.
+    #[serde(flatten)]
+    pub args: A,
+}
+
 /// The reason why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {

@@ -6,6 +6,7 @@ mod common;
 use std::os::unix::net::UnixListener;
 
 use api::{DeviceStatus, GraphView, Health, LocateStep, SpecText, Status, Top};
+use common::control::Control;
 use common::{Dir, PAIR, tool};
 
 fn pair() -> (Dir, common::Serve) {
@@ -289,35 +290,19 @@ fn commands_fail_when_no_graph_is_running() {
 #[test]
 fn control_socket_answers_http_requests() {
     let (dir, serve) = pair();
-    let socket = dir.path(&format!("run/cairn/control/home-{}.sock", serve.pid()));
-    let ask = |request: &str| {
-        use std::io::{Read, Write};
-        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    let get =
-        |path: &str| ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    let control = Control::of(&dir, "home", &serve);
+    let get = |path: &str| control.get(path);
     assert!(get("/v1/status").starts_with("HTTP/1.1 200 OK\r\n"));
     assert!(get("/v2").starts_with("HTTP/1.1 404"));
     assert!(get("/v1/locate?export=nope&offset=0").starts_with("HTTP/1.1 404"));
     assert!(get("/v1/locate?export=vol").starts_with("HTTP/1.1 400"));
     assert!(get("/v1/device/fail").starts_with("HTTP/1.1 405"));
-    assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    assert!(control.send("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
     // Errors of the HTTP library have the same form as all others.
-    let post_to = |path: &str, kind: &str, body: &str| {
-        let length = body.len();
-        ask(&format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n\
-             Content-Length: {length}\r\n\r\n{body}"
-        ))
-    };
-    let post = |kind: &str, body: &str| post_to("/v1/job", kind, body);
-    let repair = |body: &str| post_to("/v1/repair", "application/json", body);
+    let post = |kind: &str, body: &str| control.post("/v1/job", kind, body);
+    let repair = |body: &str| control.post("/v1/repair", "application/json", body);
     // Without labels there is nothing to repair. A repair with default arguments gets as far as that.
-    let bare = ask("POST /v1/repair HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let bare = control.send("POST /v1/repair HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     for answer in [repair("null"), repair("{}"), bare] {
         assert!(answer.starts_with("HTTP/1.1 501"), "{answer}");
     }

@@ -8,8 +8,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use api::EventLine;
+use common::control::Control;
 use common::{Dir, Serve, tool};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const SPEC: &str = r#"name = "g"
 [disk]
@@ -451,4 +452,81 @@ fn devices_on_virtual_disks_come_back_after_kill_and_from_their_disks() {
     assert!(ran.code == 2 && ran.err.contains("no volume \"inner/none\""), "{ran:?}");
     let _serve = begin(&dir, "deep.toml");
     bytes.iter().for_each(|(name, commands)| io(&dir, name, commands));
+}
+
+#[test]
+fn http_routes_create_list_and_remove_virtual_disks_and_snapshots() {
+    let dir = Dir::new();
+    dir.write("g.toml", SPEC);
+    let serve = begin(&dir, "g.toml");
+    let control = Control::of(&dir, "g", &serve);
+    let body = |answer: String| -> Value {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(body).unwrap()
+    };
+    let get = |path: &str| body(control.get(path));
+    let post =
+        |path: &str, args: Value| body(control.post(path, "application/json", &args.to_string()));
+    let on = |mut args: Value| {
+        args["device"] = json!("vms");
+        args
+    };
+    let none = json!({});
+    let size = |name: &str, size: u64| on(json!({"name": name, "size_bytes": size}));
+    assert_eq!(post("/v1/volume/create", size("web", 8 << 20)), none);
+    assert_eq!(post("/v1/volume/resize", size("web", 16 << 20)), none);
+    io(&dir, "vms/web", &["write -P 1 0 1M", "flush"]);
+    let snap = on(json!({"vdisks": ["web"], "label": "monday"}));
+    let dry = |mut args: Value| {
+        args["dry_run"] = json!(true);
+        args
+    };
+    assert_eq!(post("/v1/vdisk/snapshot", dry(snap.clone())), json!({"numbers": []}));
+    assert_eq!(post("/v1/vdisk/snapshot", snap), json!({"numbers": [1]}));
+    io(&dir, "vms/web", &["write -P 2 0 1M", "flush"]);
+    let clones = on(json!({"of": "web@monday", "names": ["a", "b"]}));
+    assert_eq!(post("/v1/vdisk/clone", clones), none);
+    io(&dir, "vms/b", &["read -P 1 0 1M"]);
+    let quota = on(json!({"vdisk": "a", "quota_bytes": 1 << 20}));
+    assert_eq!(post("/v1/vdisk/quota", quota), none);
+    let every = on(json!({"vdisk": "a", "taking": {"every_us": 10_000}}));
+    assert_eq!(post("/v1/vdisk/take", every), none);
+    let label = on(json!({"snapshot": "web@monday", "label": "first"}));
+    assert_eq!(post("/v1/vdisk/label", label), none);
+    assert_eq!(
+        post("/v1/vdisk/rollback", on(json!({"to": "web@first"}))),
+        json!({"taken": 2}),
+        "the bytes before are kept"
+    );
+    io(&dir, "vms/web", &["read -P 1 0 1M"]);
+    let listed = get("/v1/vdisks?device=vms");
+    let listed = listed["vdisks"].as_array().unwrap();
+    let of = |field: &str| listed.iter().map(|it| it[field].clone()).collect::<Vec<_>>();
+    assert_eq!(of("name"), [json!("a"), json!("b"), json!("web")]);
+    assert_eq!(of("origin")[0], json!("web@first"));
+    assert_eq!(of("quota_bytes"), [json!(1 << 20), json!(0), json!(0)]);
+    assert_eq!(of("taking")[0], json!({"every_us": 10_000}));
+    let page = get("/v1/vdisks?device=vms&after=a&most=1");
+    assert_eq!(page["vdisks"][0]["name"], json!("b"));
+    assert_eq!(page["vdisks"].as_array().unwrap().len(), 1);
+    let page = get("/v1/vdisk/snapshots?device=vms&vdisk=web&from=2");
+    let numbers = page["snapshots"].as_array().unwrap().iter().map(|it| it["number"].clone());
+    assert_eq!(numbers.collect::<Vec<_>>(), [json!(2)]);
+    let keep = on(json!({"vdisk": "web", "last": 1, "once": true}));
+    assert_eq!(post("/v1/vdisk/keep", keep), json!({"removed": 0}), "one has a label, one is last");
+    let remove = |name: &str| on(json!({"name": name}));
+    assert_eq!(post("/v1/volume/remove", remove("web@first")), json!({"dependants": 3}));
+    assert_eq!(post("/v1/volume/remove", remove("a")), json!({"dependants": 0}));
+    let refused = |path: &str, args: Value, status: &str, words: &str| {
+        let answer = control.post(path, "application/json", &args.to_string());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        assert!(answer.contains(words), "{answer}");
+    };
+    refused("/v1/volume/create", size("b", 1 << 20), "409", "b");
+    refused("/v1/volume/remove", json!({"device": "nope", "name": "b"}), "404", "no device");
+    refused("/v1/volume/remove", json!({"name": "b"}), "422", "device");
+    refused("/v1/vdisk/clone", json!({"device": "both", "of": "b", "names": []}), "501", "vdisks");
+    assert!(control.get("/v1/vdisks").starts_with("HTTP/1.1 400"));
+    assert!(control.get("/v1/vdisks?device=vms&most=x").starts_with("HTTP/1.1 400"));
 }

@@ -11,7 +11,7 @@ use api::{
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Verb, find_verb};
-use block::{ErrorKind, MemberState, Report};
+use block::{ErrorKind, MemberState, Report, error};
 use engine::{Engine, NodeId};
 use graph::spec::Planned;
 use graph::{Graph, Member};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Serving;
+use super::{Serving, vdisks};
 use crate::attach::must_be_root;
 use crate::exit::Result;
 use crate::names;
@@ -28,7 +28,8 @@ use crate::view;
 
 /// Returns the handlers of the control socket, one for each route.
 pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
-    vec![
+    let mut handlers = vdisks::handlers();
+    handlers.extend(vec![
         on(&routes::GRAPH, async |serving, _| Ok(serving.graph())),
         on(&routes::SPEC, async |serving, _| Ok(view::spec(&serving.planned()))),
         on(&routes::STATUS, async |serving, _| Ok(serving.status())),
@@ -73,11 +74,12 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
             let sample = bridge.ask(false, async |serving| serving.sample()).await?;
             Ok(metrics::page(&[sample], None))
         }),
-    ]
+    ]);
+    handlers
 }
 
 /// Returns the handler of `route`, which runs `work` on the core of the graph.
-fn on<Q, A>(
+pub(super) fn on<Q, A>(
     route: &Route<Q, A>,
     work: impl AsyncFn(Rc<Serving>, Q) -> Result<A> + Copy + Send + Sync + 'static,
 ) -> Handler<Arc<Bridge<Serving>>>
@@ -282,17 +284,32 @@ impl Serving {
     async fn command(&self, request: &CommandRequest) -> block::Result<Value> {
         let CommandRequest { device, verb, args } = request;
         let at = |error: block::Error| error.at(device);
-        let now = self.live.now();
-        if now.graph.member(device).is_none() {
-            let why = format!("no device {device:?} in {}", now.graph.name());
-            let error = block::Error::new(ErrorKind::NotFound, why);
-            return Err(error.next("cairn graph shows the devices"));
-        }
+        self.find(device)?;
         let verb = find_verb(REGISTRY.verbs(), verb).map_err(at)?;
         let command = Command::decode(verb, args.to_string().as_bytes()).map_err(at)?;
         let reply = self.live.control(device, command).await.map_err(at)?;
         serde_json::from_slice(&reply.encode(verb))
             .map_err(|why| at(block::Error::new(ErrorKind::Invalid, why.to_string())))
+    }
+
+    /// Sends a command of verb `V` to a device, and returns the answer.
+    pub(super) async fn command_to<V: Verb>(
+        &self,
+        device: &str,
+        args: V::Args,
+    ) -> block::Result<V::Answer> {
+        self.find(device)?;
+        self.live.ask::<V>(device, args).await.map_err(|error| error.at(device))
+    }
+
+    /// Checks that the graph has a device of this name.
+    fn find(&self, device: &str) -> block::Result<()> {
+        let now = self.live.now();
+        if now.graph.member(device).is_some() {
+            return Ok(());
+        }
+        let error = error!(NotFound, "no device {device:?} in {}", now.graph.name());
+        Err(error.next("cairn graph shows the devices"))
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `jobs.rs` | long-running jobs, and the removal of finished migrations |
 //! | `growth.rs` | growth of the file of a disk |
 //! | `volumes.rs` | the volumes of devices, for the control socket |
+//! | `vdisks.rs` | the commands to devices with volumes, each a route of the control socket |
 //! | `remote.rs` | `cairn attach URI` |
 //! | `process.rs` | limits, the pid file, messages to the service manager |
 //! | `past.rs` | the check of labels, and the undo of changes |
@@ -34,6 +35,7 @@ mod past;
 pub mod process;
 mod remote;
 mod stop;
+mod vdisks;
 mod volumes;
 pub mod worker;
 

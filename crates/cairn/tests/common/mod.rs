@@ -1,6 +1,7 @@
 //! Runs the `cairn` binary in a temporary directory of the test.
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
+pub mod control;
 pub mod keeper;
 pub mod load;
 pub mod machine;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use cairn_api::*;
+use api::*;
+use block::control::{Nothing, volume};
+use kinds::vdisks::*;
 
 fn document() -> Value {
     serde_json::from_str(include_str!("../../../docs/api/openapi.json")).unwrap()
@@ -104,11 +106,12 @@ fn fields(document: &Value, part: &Value, value: &Value) -> Vec<String> {
     }
 }
 
+fn of<T: Serialize>(name: &'static str, value: &T) -> (&'static str, Value) {
+    (name, serde_json::to_value(value).unwrap())
+}
+
 /// Returns an example of each API type in JSON, with the name of the type. Every optional field is present.
 fn examples() -> Vec<(&'static str, Value)> {
-    fn of<T: Serialize>(name: &'static str, value: &T) -> (&'static str, Value) {
-        (name, serde_json::to_value(value).unwrap())
-    }
     let text = || "x".to_owned();
     let names = || vec![text()];
     let attached = Attached {
@@ -391,6 +394,63 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("JobState", &JobState::Stopped),
         of("JobCommand", &JobCommand::Cancel),
         of("JobRequest", &pause),
+    ]
+    .into_iter()
+    .chain(examples_of_volumes())
+    .collect()
+}
+
+/// Returns an example of each message of the routes for volumes.
+fn examples_of_volumes() -> Vec<(&'static str, Value)> {
+    let text = || "x".to_owned();
+    let names = || vec![text()];
+    let dry_run = true;
+    let vdisk = VdiskView {
+        name: text(),
+        size_bytes: 1,
+        origin: Some(text()),
+        made_unix_s: 1,
+        taking: Taking::EveryUs(1),
+        keep_last: 1,
+        keep_interval_s: 1,
+        own_bytes: 1,
+        unfound_bytes: 1,
+        snapshot_bytes: 1,
+        map_bytes: 1,
+        quota_bytes: 1,
+    };
+    let snapshot = SnapshotView {
+        number: 1,
+        label: Some(text()),
+        size_bytes: 1,
+        taken_unix_us: 1,
+        clones: 1,
+        alone_bytes: 1,
+    };
+    let snapshots = SnapshotArgs { vdisks: names(), label: None, is_async: true, dry_run };
+    let keep = KeepArgs { vdisk: text(), last: 1, interval_s: 1, once: true, dry_run };
+    let taking = Taking::WithFlush;
+    vec![
+        of("Nothing", &Nothing {}),
+        of("VolumeSize", &volume::Size { name: text(), size_bytes: 1, dry_run }),
+        of("VolumeToRemove", &volume::Name { name: text(), dry_run }),
+        of("RemovedVolume", &volume::Removed { dependants: 1 }),
+        of("SnapshotArgs", &snapshots),
+        of("Snapshots", &Snapshots { numbers: vec![1] }),
+        of("CloneArgs", &CloneArgs { of: text(), names: names(), dry_run }),
+        of("RollBackArgs", &RollBackArgs { to: text(), dry_run }),
+        of("RolledBack", &RolledBack { taken: Some(1) }),
+        of("LabelArgs", &LabelArgs { snapshot: text(), label: Some(text()), dry_run }),
+        of("Taking", &Taking::ByCommand),
+        of("Taking", &Taking::WithWrite),
+        of("TakingArgs", &TakingArgs { vdisk: text(), taking, dry_run }),
+        of("KeepArgs", &keep),
+        of("Thinned", &Thinned { removed: 1 }),
+        of("QuotaArgs", &QuotaArgs { vdisk: text(), quota_bytes: 1, dry_run }),
+        of("Vdisks", &Vdisks { vdisks: vec![vdisk.clone()] }),
+        of("VdiskView", &vdisk),
+        of("SnapshotPage", &SnapshotPage { snapshots: vec![snapshot.clone()] }),
+        of("SnapshotView", &snapshot),
     ]
 }
 
