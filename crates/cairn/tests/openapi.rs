@@ -429,6 +429,7 @@ fn examples_of_volumes() -> Vec<(&'static str, Value)> {
     };
     let snapshots = SnapshotArgs { vdisks: names(), label: None, is_async: true, dry_run };
     let keep = KeepArgs { vdisk: text(), last: 1, interval_s: 1, once: true, dry_run };
+    let data = DataCount { own_bytes: 1, inherited_bytes: 1, next_bytes: Some(1) };
     let taking = Taking::WithFlush;
     vec![
         of("Nothing", &Nothing {}),
@@ -449,6 +450,7 @@ fn examples_of_volumes() -> Vec<(&'static str, Value)> {
         of("QuotaArgs", &QuotaArgs { vdisk: text(), quota_bytes: 1, dry_run }),
         of("Vdisks", &Vdisks { vdisks: vec![vdisk.clone()] }),
         of("VdiskView", &vdisk),
+        of("DataCount", &data),
         of("SnapshotPage", &SnapshotPage { snapshots: vec![snapshot.clone()] }),
         of("SnapshotView", &snapshot),
     ]

@@ -48,6 +48,12 @@ fn listed(dir: &Dir, args: &[&str]) -> Vec<String> {
     all.iter().map(|it| it["export"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Returns the shared bytes that `cairn vdisk ls --shared` lists.
+fn shared(dir: &Dir, of: &str) -> Vec<u64> {
+    let all: Vec<Value> = dir.json(0, &["vdisk", "ls", of, "--shared"]);
+    all.iter().map(|it| it["shared_bytes"].as_u64().unwrap()).collect()
+}
+
 #[test]
 fn snapshots_and_clones_of_virtual_disk_keep_their_bytes_over_kill_and_live_change() {
     let dir = Dir::new();
@@ -367,6 +373,7 @@ fn versioned_device_keeps_snapshots_inside_of_graph() {
     io(&dir, "vms/monday+test", &["read -P 1 0 8M", "write -P 3 0 1M"]);
     io(&dir, "vol", &["read -P 2 0 4M", "read -P 1 4M 4M"]);
     assert_eq!(listed(&dir, &["vms"]), ["vms/monday", "vms/2"]);
+    assert_eq!(shared(&dir, "vms"), [8 << 20, 8 << 20]);
     dir.text(&["vdisk", "rm", "vms/2", "--yes"]);
     assert_eq!(listed(&dir, &["vms"]), ["vms/monday"]);
     assert_eq!(serve.stop().code, 0);
@@ -488,6 +495,11 @@ fn http_routes_create_list_and_remove_virtual_disks_and_snapshots() {
     let clones = on(json!({"of": "web@monday", "names": ["a", "b"]}));
     assert_eq!(post("/v1/vdisk/clone", clones), none);
     io(&dir, "vms/b", &["read -P 1 0 1M"]);
+    let data = json!({"own_bytes": 0, "inherited_bytes": 1 << 20, "next_bytes": null});
+    assert_eq!(get("/v1/vdisk/data?device=vms&version=b"), data);
+    let data = json!({"own_bytes": 512 << 10, "inherited_bytes": 0, "next_bytes": null});
+    assert_eq!(get("/v1/vdisk/data?device=vms&version=web@1&from_bytes=524288"), data);
+    assert_eq!(shared(&dir, "vms"), [1 << 20, 1 << 20, 0]);
     let quota = on(json!({"vdisk": "a", "quota_bytes": 1 << 20}));
     assert_eq!(post("/v1/vdisk/quota", quota), none);
     let every = on(json!({"vdisk": "a", "taking": {"every_us": 10_000}}));

@@ -383,6 +383,7 @@ pub const VERBS: &[VerbPage] = &[
         examples: &[
             ("cairn vdisk ls", "Lists the virtual disks of all pools."),
             ("cairn vdisk ls vms/gold", "Lists the snapshots of one."),
+            ("cairn vdisk ls vms --shared", "Also shows what each shares with its origin."),
         ],
         see: &["cairn-ls(1)", "cairn-status(1)"],
     },

@@ -8,8 +8,8 @@ use api::routes::{self, Route, get};
 use api::{Bridge, CommandTo, Handler};
 use block::control::{Verb, volume};
 use kinds::vdisks::{
-    CloneOf, Keep, ListSnapshots, ListVdisks, PAGE_MAX, RollBack, SetLabel, SetQuota, SetTaking,
-    Snapshot, SnapshotPage, SnapshotsFrom, Vdisks, VdisksAfter,
+    CloneOf, CountData, DataCount, DataFrom, Keep, ListSnapshots, ListVdisks, PAGE_MAX, RollBack,
+    SetLabel, SetQuota, SetTaking, Snapshot, SnapshotPage, SnapshotsFrom, Vdisks, VdisksAfter,
 };
 use serde::Deserialize;
 
@@ -38,6 +38,16 @@ struct SnapshotsQuery {
     most: usize,
 }
 
+/// A request for the bytes with data of a virtual disk or a snapshot.
+#[derive(Deserialize)]
+struct DataQuery {
+    device: String,
+    #[serde(default)]
+    version: String,
+    #[serde(default)]
+    from_bytes: u64,
+}
+
 fn longest_page() -> usize {
     PAGE_MAX
 }
@@ -47,6 +57,7 @@ fn first_snapshot() -> u64 {
 }
 
 const VDISKS: Route<VdisksQuery, Vdisks> = get("/v1/vdisks");
+const DATA: Route<DataQuery, DataCount> = get("/v1/vdisk/data");
 const SNAPSHOTS: Route<SnapshotsQuery, SnapshotPage> = get("/v1/vdisk/snapshots");
 
 /// Returns the handlers of these routes.
@@ -58,6 +69,10 @@ pub fn handlers() -> Vec<Handler<Arc<Bridge<Serving>>>> {
         on(&SNAPSHOTS, async |serving, SnapshotsQuery { device, vdisk, from, most }| {
             let page = SnapshotsFrom { vdisk, from, most };
             Ok(serving.command_to::<ListSnapshots>(&device, page).await?)
+        }),
+        on(&DATA, async |serving, DataQuery { device, version, from_bytes }| {
+            let from = DataFrom { version, from_bytes };
+            Ok(serving.command_to::<CountData>(&device, from).await?)
         }),
         command::<volume::Create>("/v1/volume/create"),
         command::<volume::Remove>("/v1/volume/remove"),

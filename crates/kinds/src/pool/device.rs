@@ -18,9 +18,10 @@ use block::{
 use super::VERBS;
 use super::opening::Opening;
 use super::verbs::{
-    CloneArgs, CloneOf, Keep, KeepArgs, ListSnapshots, ListVdisks, PAGE_MAX, RollBack, RolledBack,
-    SetLabel, SetQuota, SetTaking, Snapshot, SnapshotArgs, SnapshotPage, SnapshotView, Snapshots,
-    SnapshotsFrom, Taking, TakingArgs, Thinned, VdiskView, Vdisks, VdisksAfter,
+    CloneArgs, CloneOf, CountData, DataCount, DataFrom, Keep, KeepArgs, ListSnapshots, ListVdisks,
+    PAGE_MAX, RollBack, RolledBack, SetLabel, SetQuota, SetTaking, Snapshot, SnapshotArgs,
+    SnapshotPage, SnapshotView, Snapshots, SnapshotsFrom, Taking, TakingArgs, Thinned, VdiskView,
+    Vdisks, VdisksAfter,
 };
 use super::volume::{Volume, info, version_of};
 
@@ -56,6 +57,15 @@ impl PoolDevice {
             let snapshots = pool.snapshots(&VdiskName::parse(vdisk)?, *from, most).await?;
             let snapshots = snapshots.into_iter().map(snapshot_view).collect();
             return Ok(Reply::of::<ListSnapshots>(SnapshotPage { snapshots }));
+        }
+        if let Some(DataFrom { version, from_bytes }) = command.args::<CountData>() {
+            let block = from_bytes / u64::from(BLOCK_BYTES);
+            let counted = pool.count_data(&VersionName::parse(version)?, block).await?;
+            return Ok(Reply::of::<CountData>(DataCount {
+                own_bytes: bytes(counted.own),
+                inherited_bytes: bytes(counted.inherited),
+                next_bytes: counted.next.map(bytes),
+            }));
         }
         if let Some(args) = command.args::<volume::Remove>() {
             let name = VersionName::parse(&args.name)?;

@@ -38,7 +38,8 @@ use kind::{
 pub(crate) use device::{PoolDevice, report};
 use opening::Opening;
 use verbs::{
-    CloneOf, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetQuota, SetTaking, Snapshot,
+    CloneOf, CountData, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetQuota, SetTaking,
+    Snapshot,
 };
 
 /// Commands of a pool.
@@ -51,6 +52,7 @@ const VERBS: &[&VerbInfo] = &[
     CloneOf::INFO,
     ListVdisks::INFO,
     ListSnapshots::INFO,
+    CountData::INFO,
     SetTaking::INFO,
     Keep::INFO,
     SetLabel::INFO,

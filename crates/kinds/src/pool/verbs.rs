@@ -239,6 +239,40 @@ impl Verb for ListSnapshots {
     type Answer = SnapshotPage;
 }
 
+/// The command that counts the bytes with data of a vdisk or a snapshot.
+pub struct CountData;
+
+/// Arguments of [`CountData`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DataFrom {
+    /// Name of the vdisk or the snapshot.
+    pub version: String,
+    /// First byte of the count; 0 for the first command.
+    pub from_bytes: u64,
+}
+
+/// A part of the count, which reads the maps and takes time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DataCount {
+    /// Bytes that the vdisk has written, or one of its snapshots.
+    pub own_bytes: u64,
+    /// Bytes that it reads from the snapshot that it was cloned from.
+    pub inherited_bytes: u64,
+    /// First byte of the next command; `None` at the end.
+    pub next_bytes: Option<u64>,
+}
+
+impl Verb for CountData {
+    const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+        "vdisk.data",
+        "count the bytes with data of a vdisk or a snapshot",
+        "vdisks",
+        Reach::Here,
+    );
+    type Args = DataFrom;
+    type Answer = DataCount;
+}
+
 /// When a vdisk takes snapshots of itself, if it has changed since the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

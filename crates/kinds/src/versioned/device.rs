@@ -16,8 +16,8 @@ use block::{
 use super::{VERBS, only_vdisk, other_size};
 use crate::pool::opening::Opening;
 use crate::pool::verbs::{
-    Keep, KeepArgs, LabelArgs, ListSnapshots, QuotaArgs, SetLabel, SetQuota, SetTaking, Snapshot,
-    SnapshotArgs, SnapshotsFrom, TakingArgs,
+    CountData, DataFrom, Keep, KeepArgs, LabelArgs, ListSnapshots, QuotaArgs, SetLabel, SetQuota,
+    SetTaking, Snapshot, SnapshotArgs, SnapshotsFrom, TakingArgs,
 };
 use crate::pool::volume::{Volume, info, version_of};
 use crate::pool::{PoolDevice, report};
@@ -125,6 +125,9 @@ impl Device for Versioned {
         } else if let Some(args) = command.args::<ListSnapshots>() {
             let vdisk = vdisk(&args.vdisk);
             Command::new::<ListSnapshots>(SnapshotsFrom { vdisk, ..args.clone() })
+        } else if let Some(args) = command.args::<CountData>() {
+            let version = vdisk(&args.version);
+            Command::new::<CountData>(DataFrom { version, ..args.clone() })
         } else {
             return Box::pin(std::future::ready(Err(command.unknown_to("a versioned device"))));
         };

@@ -29,7 +29,7 @@ use kind::{
 };
 
 use crate::pool::opening::Opening;
-use crate::pool::verbs::{Keep, ListSnapshots, SetLabel, SetQuota, SetTaking, Snapshot};
+use crate::pool::verbs::{CountData, Keep, ListSnapshots, SetLabel, SetQuota, SetTaking, Snapshot};
 use crate::pool::{CACHE, DISCARD, describe, faults_below, options, volume};
 use device::Versioned;
 
@@ -39,6 +39,7 @@ const VERBS: &[&VerbInfo] = &[
     volumes::Remove::INFO,
     Snapshot::INFO,
     ListSnapshots::INFO,
+    CountData::INFO,
     SetTaking::INFO,
     Keep::INFO,
     SetLabel::INFO,

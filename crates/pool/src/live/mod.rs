@@ -55,7 +55,7 @@ pub use fold::FOLD_LEAVES;
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
 pub use opening::{Lost, Options};
 pub use pool::{CHANGES_MAX, OnDamage, Pool, UNFLUSHED_BYTES_MAX, Usage};
-pub use read::READS_MAX;
+pub use read::{DataBlocks, READS_MAX};
 pub use rollback::LINES_MAX;
 pub use rules::{Keep, Taking};
 pub use version::Version;

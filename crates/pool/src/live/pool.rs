@@ -16,6 +16,7 @@ use super::check::Checked;
 use super::commit::{Change, Commits};
 use super::listing::{Listed, ListedSnapshot, ListedVdisk};
 use super::nodes::Nodes;
+use super::read::DataBlocks;
 use super::room::Room;
 use super::rules::{Keep, Taking};
 use super::tables::Tables;
@@ -275,6 +276,16 @@ impl Pool {
         most: usize,
     ) -> Result<Vec<ListedSnapshot>> {
         self.0.snapshots(name, from, most).await
+    }
+
+    /// Counts the blocks with data of a version from `block` on. The count ends after a limited time, at the block
+    /// [`DataBlocks::next`], so a caller goes on there.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such version; those of the device.
+    pub async fn count_data(&self, name: &VersionName, block: u64) -> Result<DataBlocks> {
+        let Some(id) = self.0.find(name).await? else { return Err(missing(name)) };
+        self.0.count_data(&*self.0.version(id).await?, block).await
     }
 
     /// Opens a version: it is not removed until [`Pool::close_version`].

@@ -8,10 +8,10 @@ use block::{
 
 use super::commit::{SUM_BYTES, checksums};
 use super::copies::read_right;
-use super::nodes::Lookups;
+use super::nodes::{Lookups, Passes};
 use super::pool::Inner;
 use super::version::Version;
-use crate::map::{Changed, Content, Reader};
+use crate::map::{BLOCKS_MAX, Changed, Content, Reader, Store};
 use crate::{Address, BLOCK_BYTES};
 
 /// Most reads of data that one request has in flight. After random writes each block is in another place.
@@ -20,13 +20,32 @@ pub const READS_MAX: usize = 32;
 /// Most blocks for which one block status request looks up.
 const STATUS_BLOCKS_MAX: u64 = 1 << 22;
 
+/// Most pieces of adjacent blocks that one count goes through.
+const COUNT_PIECES_MAX: u32 = 1 << 16;
+
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// The place of adjacent blocks of a version.
 enum Found {
-    /// At adjacent physical addresses, with these checksums.
-    Data(Address, Vec<u8>),
+    /// At adjacent physical addresses.
+    Data {
+        address: Address,
+        sums: Vec<u8>,
+        /// Whether the version's own line has written the blocks; otherwise they are inherited from an origin.
+        is_own: bool,
+    },
     Zeros,
+}
+
+/// Blocks with data of a version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DataBlocks {
+    /// Blocks that the version's own line has written.
+    pub own: u64,
+    /// Blocks that are inherited from the snapshot from which the line was cloned.
+    pub inherited: u64,
+    /// Block at which the count ended; `None` if there are no further blocks.
+    pub next: Option<u64>,
 }
 
 /// Blocks of a request at adjacent physical addresses.
@@ -47,26 +66,27 @@ impl Inner {
     /// Calls `each` with the places of the blocks from `block` to `end`, in order, until it returns false.
     async fn places(
         self: &Rc<Self>,
+        store: &impl Store,
         version: &Version,
         block: u64,
         end: u64,
         mut each: impl FnMut(u64, u64, Found) -> bool,
     ) -> Result<()> {
-        let store = Lookups(self.nodes.clone());
         let mut block = block;
         while block < end {
             let view = version.view(&self.tables).await?;
             let epoch = self.epoch.get();
-            let mut reader = Reader::new(&store, &view.layers)?;
+            let mut reader = Reader::new(store, &view.layers)?;
             // After a cut or the end of a checkpoint, the changes in memory are elsewhere.
             while block < end && self.epoch.get() == epoch {
                 let until = match view.find(block, end) {
-                    Changed::Run(change) => {
+                    (Changed::Run(change), is_own) => {
                         let run = change.run;
                         let found = match run.kind.has_blocks() {
                             true => {
                                 let bytes = run.blocks as usize * usize::from(SUM_BYTES);
-                                Found::Data(run.address, change.sums.bytes(bytes).to_vec())
+                                let sums = change.sums.bytes(bytes).to_vec();
+                                Found::Data { address: run.address, sums, is_own }
                             }
                             false => Found::Zeros,
                         };
@@ -76,12 +96,13 @@ impl Inner {
                         block = run.end();
                         continue;
                     }
-                    Changed::Gap(until) => until,
+                    (Changed::Gap(until), _) => until,
                 };
                 let piece = reader.piece(block, until).await?;
                 let found = match piece.content {
-                    Content::Data { address, sums, .. } => {
-                        Found::Data(address, sums.bytes().to_vec())
+                    Content::Data { address, sums, layer, .. } => {
+                        let (sums, is_own) = (sums.bytes().to_vec(), view.is_own(layer));
+                        Found::Data { address, sums, is_own }
                     }
                     Content::Hole { .. } | Content::Absent => Found::Zeros,
                 };
@@ -89,6 +110,7 @@ impl Inner {
                     return Ok(());
                 }
                 block += piece.blocks;
+                store.rest().await;
             }
         }
         Ok(())
@@ -110,7 +132,7 @@ impl Inner {
                     let part = into.slice(at * BLOCK..(at + blocks as usize) * BLOCK);
                     part.write().fill(0);
                 }
-                Found::Data(address, sums) => {
+                Found::Data { address, sums, .. } => {
                     let last = segments.last_mut().filter(|last| {
                         let behind = last.address.bits() + last.blocks() as u64;
                         behind == address.bits()
@@ -125,7 +147,7 @@ impl Inner {
             }
             true
         };
-        self.places(version, block, end, fill).await?;
+        self.places(&Lookups(self.nodes.clone()), version, block, end, fill).await?;
         for batch in segments.chunks(READS_MAX) {
             let start = |segment: &Segment| {
                 let part = segment.at * BLOCK..(segment.at + segment.blocks()) * BLOCK;
@@ -205,12 +227,35 @@ impl Inner {
         let _reading = self.room.reading();
         let mut all = Vec::new();
         let add = |at, blocks, found| {
-            let address = if let Found::Data(address, _) = found { Some(address) } else { None };
+            let address =
+                if let Found::Data { address, .. } = found { Some(address) } else { None };
             all.push((at, address, blocks));
             all.len() < most
         };
-        self.places(version, block, end, add).await?;
+        self.places(&Lookups(self.nodes.clone()), version, block, end, add).await?;
         Ok(all)
+    }
+
+    /// Counts the blocks of a version with data from `block` on, at most [`COUNT_PIECES_MAX`] pieces. Gives way to
+    /// requests, and leaves the cache of nodes as it is.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub async fn count_data(self: &Rc<Self>, version: &Version, block: u64) -> Result<DataBlocks> {
+        let _reading = self.room.reading();
+        let (mut counted, mut pieces) = (DataBlocks::default(), 0);
+        let add = |at: u64, blocks: u64, found: Found| {
+            match found {
+                Found::Data { is_own: true, .. } => counted.own += blocks,
+                Found::Data { is_own: false, .. } => counted.inherited += blocks,
+                Found::Zeros => {}
+            }
+            pieces += 1;
+            counted.next = Some(at + blocks).filter(|next| *next < BLOCKS_MAX);
+            pieces < COUNT_PIECES_MAX
+        };
+        self.places(&Passes(self.nodes.clone()), version, block, BLOCKS_MAX, add).await?;
+        Ok(counted)
     }
 
     /// Returns which blocks of a version have data, from the start of `range` on.
@@ -228,13 +273,13 @@ impl Inner {
         let mut extents = Vec::new();
         let add = |_, blocks: u64, found: Found| {
             let state = match found {
-                Found::Data(..) => State::Data,
+                Found::Data { .. } => State::Data,
                 Found::Zeros => State::Hole,
             };
             push_extent(&mut extents, blocks * BLOCK as u64, state);
             extents.len() < EXTENTS_MAX
         };
-        self.places(version, first, end, add).await?;
+        self.places(&Lookups(self.nodes.clone()), version, first, end, add).await?;
         Ok(extents)
     }
 }

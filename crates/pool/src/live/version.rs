@@ -45,23 +45,30 @@ pub struct View {
     parts: Vec<Part>,
     /// The trees.
     pub layers: Vec<Layer>,
+    /// Number of parts and of trees that are of the version's own line. Those of its origins follow.
+    own: (usize, usize),
 }
 
 impl View {
-    /// Returns the changes in memory from `block` on, up to block `end`.
-    pub fn find(&self, block: u64, end: u64) -> Changed {
+    /// Returns the changes in memory from `block` on, up to block `end`, and whether they are of the version's own line.
+    pub fn find(&self, block: u64, end: u64) -> (Changed, bool) {
         let mut end = end;
-        for part in &self.parts {
+        for (n, part) in self.parts.iter().enumerate() {
             let found = match part {
                 Part::Fresh(vdisk, limit) => vdisk.fresh.borrow().find(block, end, *limit),
                 Part::Taken(changes, limit) => changes.find(block, end, *limit),
             };
             match found {
-                Changed::Run(run) => return Changed::Run(run),
+                Changed::Run(run) => return (Changed::Run(run), n < self.own.0),
                 Changed::Gap(until) => end = until,
             }
         }
-        Changed::Gap(end)
+        (Changed::Gap(end), false)
+    }
+
+    /// Whether a tree is of the version's own line.
+    pub fn is_own(&self, layer: usize) -> bool {
+        layer < self.own.1
     }
 }
 
@@ -152,15 +159,17 @@ impl Version {
 
     /// Adds changes in memory and trees to a view, and behind them those of the origins.
     fn add_to(&self, view: &mut View) {
-        self.add_own_to(view);
+        view.own = self.add_line_to(view);
         let mut next = self.parent();
         while let Some(version) = next {
-            version.add_own_to(view);
+            version.add_line_to(view);
             next = version.parent();
         }
     }
 
-    fn add_own_to(&self, view: &mut View) {
+    /// Adds those of the version's line, and those of its origins if they stay the same. Returns the numbers of parts
+    /// and trees before those of the origins.
+    fn add_line_to(&self, view: &mut View) -> (usize, usize) {
         let (vdisk, limit) = (&self.vdisk, self.number.unwrap_or(NUMBER_MAX));
         let mut has_origins = false;
         if self.is_in_memory() {
@@ -175,11 +184,13 @@ impl Version {
             view.layers.extend(listed.layers.iter());
             has_origins = listed.has_origins;
         }
+        let own = (view.parts.len(), view.layers.len());
         if let Some(Origin::Listed(list)) = &*vdisk.origin.borrow()
             && !has_origins
         {
             view.layers.extend(list.layers.iter());
         }
+        own
     }
 }
 

@@ -48,6 +48,8 @@ pub enum Content {
         birth: Number,
         /// Checksums of the blocks.
         sums: LeafSums,
+        /// Index of the tree with the blocks among those of the version.
+        layer: usize,
     },
     /// In an explicit hole: zeros.
     Hole {
@@ -133,7 +135,7 @@ impl<'a, S: Store> Reader<'a, S> {
                 let skipped = (part.block - run.block) as usize;
                 let from = node.tail + (node.sum_index(n) + skipped) * sum_bytes;
                 let sums = LeafSums { node, from, bytes: part.blocks as usize * sum_bytes };
-                Ok(Content::Data { address: part.address, birth: part.birth, sums })
+                Ok(Content::Data { address: part.address, birth: part.birth, sums, layer })
             }
             RunKind::HOLE => Ok(Content::Hole { birth: part.birth }),
             kind => bail!(

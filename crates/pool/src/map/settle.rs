@@ -24,7 +24,7 @@ impl<S: Store> Source<RunChange> for Seen<'_, S> {
             self.block += piece.blocks;
             self.store.rest().await;
             let (kind, address, birth, sums) = match piece.content {
-                Content::Data { address, birth, sums } => {
+                Content::Data { address, birth, sums, .. } => {
                     (RunKind::DATA, address, birth, Sums::new(sums.bytes()))
                 }
                 Content::Hole { birth } => {

@@ -67,6 +67,48 @@ fn accounts_count_blocks_of_head_snapshots_and_clones() {
     });
 }
 
+async fn data(pool: &Pool, name: &str) -> (u64, u64) {
+    let counted = pool.count_data(&version(name), 0).await.unwrap();
+    assert_eq!(counted.next, None);
+    (counted.own, counted.inherited)
+}
+
+#[test]
+fn count_of_data_separates_own_blocks_from_inherited_blocks() {
+    let world = SimWorld::new(9);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("gold"), SIZE).await.unwrap();
+        write(&env, &pool, "gold", 0, 10).await;
+        pool.snapshot(&[name("gold")], None).await.unwrap();
+        pool.clone_of(&version("gold@1"), &name("job")).await.unwrap();
+        write(&env, &pool, "gold", 8, 4).await;
+        write(&env, &pool, "job", 5, 2).await;
+        write(&env, &pool, "job", 30, 1).await;
+        let number = pool.snapshot(&[name("job")], None).await.unwrap()[0];
+        pool.clone_of(&version(&format!("job@{number}")), &name("deep")).await.unwrap();
+        write(&env, &pool, "deep", 0, 1).await;
+        pool.zero(&*find(&pool, "deep").await, 5, 3).await.unwrap();
+        let is = async |when| {
+            assert_eq!(data(&pool, "gold").await, (12, 0), "{when}");
+            assert_eq!(data(&pool, "gold@1").await, (10, 0), "{when}");
+            assert_eq!(data(&pool, "job").await, (3, 8), "{when}");
+            assert_eq!(data(&pool, "deep").await, (1, 7), "{when}");
+        };
+        is("in memory").await;
+        pool.checkpoint().await.unwrap();
+        is("in trees").await;
+        write(&env, &pool, "deep", 0, 1).await;
+        is("in both").await;
+        let counted = pool.count_data(&version("job"), 6).await.unwrap();
+        assert_eq!((counted.own, counted.inherited), (2, 3), "from block 6 on");
+        let error = pool.count_data(&version("job@7"), 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
 #[test]
 fn newest_snapshot_before_rollback_holds_blocks_alone() {
     let world = SimWorld::new(2);

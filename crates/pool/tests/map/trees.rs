@@ -24,7 +24,7 @@ fn pieces(store: &TestStore, layers: &[Layer], from: u64, end: u64) -> Vec<Strin
         let piece = block_on(reader.piece(block, end)).unwrap();
         assert_eq!(piece.block, block);
         let content = match piece.content {
-            Content::Data { address, birth, sums } => {
+            Content::Data { address, birth, sums, .. } => {
                 assert_eq!(sums.bytes().len() as u64, piece.blocks * 4);
                 format!("{} from {} birth {birth}", piece.blocks, address.bits())
             }

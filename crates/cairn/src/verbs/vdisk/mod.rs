@@ -52,6 +52,9 @@ enum Verb {
         /// A pool, a virtual disk, or a versioned device; all pools without it
         #[arg(value_name = "POOL|POOL/VDISK|VERSIONED", add = complete::pool_or_volume())]
         of: Option<String>,
+        /// Also show what each shares with others; reads the maps of all that are listed
+        #[arg(long)]
+        shared: bool,
         #[command(flatten)]
         at: At,
     },
@@ -182,7 +185,7 @@ impl VdiskArgs {
             Verb::Create { name, size, quota, how } => {
                 change::create(form, &name, size, quota, &how)
             }
-            Verb::Ls { of, at } => list::run(form, of.as_deref(), &at),
+            Verb::Ls { of, shared, at } => list::run(form, of.as_deref(), shared, &at),
             Verb::Snap { names, every: Some(taking), how, .. } => {
                 change::take(form, &names, taking, &how)
             }

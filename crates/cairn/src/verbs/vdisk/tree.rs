@@ -63,7 +63,7 @@ fn nodes(all: Vec<Vdisk>) -> Vec<Node> {
 
 fn grown(below: &mut BTreeMap<Option<String>, Vec<Vdisk>>, of: Option<String>) -> Vec<Node> {
     let vdisks = below.remove(&of).unwrap_or_default().into_iter();
-    let node = |Vdisk { export, view }: Vdisk| {
+    let node = |Vdisk { export, view, .. }: Vdisk| {
         let clones = grown(below, Some(view.name.clone()));
         Node { export, view, clones }
     };
