@@ -231,6 +231,24 @@ bugs! {
     CheckpointUnflushed = "159",
     /// 160 births of another line count as those of the own line, where a settled snapshot leaves
     BirthsAcrossLines = "160",
+    /// 161 a record of an earlier opening continues a log
+    EarlierOpening = "161",
+    /// 162 a replay applies the changes of a record in the order of their blocks
+    ReplayByBlock = "162",
+    /// 163 a write gets its birth after its record is written, so a snapshot taken meanwhile lacks it
+    BornAfterRecord = "163",
+    /// 164 a write to a snapshot changes its vdisk
+    SnapshotWritable = "164",
+    /// 165 a discard of a clone leaves the blocks of its origin visible
+    DiscardShowsOrigin = "165",
+    /// 166 a node is born when it is written, after snapshots that see it
+    NodeBornLate = "166",
+    /// 167 blocks of a snapshot with a clone leave with the next snapshot
+    NextFreesHeld = "167",
+    /// 168 a pool gives a freed block away before the flush of the record that freed it
+    GivenUnflushed = "168",
+    /// 169 the record of a clone comes before that of its hold
+    HoldComesLater = "169",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

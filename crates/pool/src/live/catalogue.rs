@@ -383,7 +383,11 @@ impl Inner {
         let above = if seeded::on(Bug::CloneCountsFromOne) { 0 } else { highest.max(number) };
         let row = self.new_row(name, snapshot.size, Some(id), above + 1).await?;
         let mut rows = self.rows_of_hold(HoldKind::CLONE, &row, snapshot);
-        rows.extend(self.rows_of_new(&row, highest));
+        if seeded::on(Bug::HoldComesLater) {
+            self.commit(Change::Rows(self.rows_of_new(&row, highest), Vec::new())).await?;
+        } else {
+            rows.extend(self.rows_of_new(&row, highest));
+        }
         self.commit(Change::Rows(rows, Vec::new())).await?;
         Ok(VersionId { vdisk: row.vdisk, snapshot: None })
     }

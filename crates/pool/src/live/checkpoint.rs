@@ -23,7 +23,8 @@ use crate::map::{
 };
 use crate::root::{Superblock, SuperblockFlags, TABLES};
 use crate::rows::{
-    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, Table, TreeRow, VdiskRow, VdiskState,
+    DEAD_ENTRIES_INDEX, HEAD, PassKind, SettledRow, SnapshotFlags, SnapshotRow, Table, TreeRow,
+    VdiskRow, VdiskState,
 };
 use crate::space::{Claims, Space, SpaceRows};
 use crate::{Address, DESCRIPTOR_BYTES, NUMBER_MAX};
@@ -227,7 +228,8 @@ impl Inner {
             if !vdisk.takes_changes(&own) {
                 own.insert(0, Root::empty(runs(TreeKind::Change, vdisk)));
             }
-            let options = MergeOptions { birth: cut, leaves_max: None };
+            let birth = if seeded::on(Bug::NodeBornLate) { vdisk.sealed.get() } else { cut };
+            let options = MergeOptions { birth, leaves_max: None };
             let top = own[0];
             let merge = async |store: &Attempt<'_>, found: &mut Found| {
                 merge_runs(store, &top, FromIter(changes.newest()), false, options, found).await
@@ -443,13 +445,21 @@ impl Inner {
             self.sweep(passes, vdisk, &trees, (number, kept.before(number))).await?;
             dead = self.drop_later_dead(passes, vdisk, dead, number).await?;
         }
-        let windows = Window::of(removed, kept);
+        let mut named = Kept::new(vdisk.row.borrow().origin_number);
+        if seeded::on(Bug::NextFreesHeld) {
+            let rows = self.tables.all_of::<SnapshotRow>(&vdisk.number.to_be_bytes()).await?;
+            let has_name = |row: &&SnapshotRow| row.flags.0 & SnapshotFlags::NAMELESS.0 == 0;
+            rows.iter().filter(has_name).for_each(|row| named.insert(row.number));
+            removed.iter().for_each(|number| named.remove(*number));
+        }
+        let holders = if seeded::on(Bug::NextFreesHeld) { &named } else { kept };
+        let windows = Window::of(removed, holders);
         let mut from: Option<Key> = Some([0; 4]);
         while let Some(position) = from {
             let (mut found, how) = (Found::default(), (options, RELEASED_MAX));
             let (root, windows) = (dead, &windows);
             let step = async |store: &Attempt<'_>, found: &mut Found| {
-                release(store, &root, kept, windows, position, how, found).await
+                release(store, &root, holders, windows, position, how, found).await
             };
             let step = self.attempt(passes, vdisk, &mut found, step).await?;
             let Some(step) = step else { break };

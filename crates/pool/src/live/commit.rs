@@ -300,6 +300,8 @@ impl Inner {
                 self.add_write(draft, &vdisk, block, &data)?;
                 self.add_snapshot_with_write(draft, &vdisk)?;
             }
+            Change::Hole(vdisk, ..)
+                if seeded::on(Bug::DiscardShowsOrigin) && vdisk.origin.borrow().is_some() => {}
             Change::Hole(vdisk, block, blocks) => {
                 let mut from = block;
                 while from < block + blocks {
@@ -532,6 +534,9 @@ impl Inner {
                     self.applied.set(end);
                     steps.iter().for_each(Step::landed);
                     self.apply(record, steps);
+                    if seeded::on(Bug::GivenUnflushed) {
+                        self.room.with(|space| space.proven(record));
+                    }
                     for (done, snapshots) in answers {
                         done.set(Ok(snapshots));
                     }

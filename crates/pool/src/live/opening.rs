@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{
     ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, TaskGroup, bail, error,
 };
@@ -314,6 +315,12 @@ fn inner(
     })
 }
 
+/// Returns the first block of an item with changes.
+fn first_block(item: &LogItem<'_>) -> Option<u64> {
+    let LogItem::Changes(changes) = item else { return None };
+    changes.runs.first().map(|run| run.block)
+}
+
 fn damaged(why: String) -> Error {
     error!(Corrupt, "the tables of free space of the pool are damaged: {why}")
         .next("cairn check names all damage")
@@ -363,8 +370,11 @@ impl Inner {
         }
         for (index, head) in heads.into_iter().enumerate() {
             let items = found.get(&head.at.offset).expect("a recovered record has its items");
-            let items = log_items(items, head.items)
+            let mut items = log_items(items, head.items)
                 .map_err(|why| error!(Corrupt, "record {} of the log: {why}", head.at.number))?;
+            if seeded::on(Bug::ReplayByBlock) {
+                items.sort_by_key(first_block);
+            }
             if head.at.number > verdict.flushed && !self.verify_data(&items).await? {
                 break;
             }

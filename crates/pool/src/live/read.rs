@@ -237,7 +237,7 @@ impl Inner {
     }
 
     /// Counts the blocks of a version with data from `block` on, at most [`COUNT_PIECES_MAX`] pieces. Gives way to
-    /// requests, and leaves the cache of nodes as it is.
+    /// requests. The nodes that it reads leave the cache first.
     ///
     /// # Errors
     /// Those of the device.

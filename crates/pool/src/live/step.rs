@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
+
 use super::pool::Inner;
 use super::vdisk::Vdisk;
 use crate::log::SnapshotItem;
@@ -69,7 +71,11 @@ impl Inner {
     pub fn apply(&self, record: u64, steps: Vec<Step>) {
         for step in steps {
             match step {
-                Step::Changed(vdisk, change) => {
+                Step::Changed(vdisk, mut change) => {
+                    if seeded::on(Bug::BornAfterRecord) && !self.is_replaying.get() {
+                        change.run.birth = vdisk.sealed.get();
+                        change.run.first = change.run.birth;
+                    }
                     let Run { kind, address, blocks, .. } = change.run;
                     if kind.has_blocks() {
                         self.room.with(|space| space.acknowledged(address, blocks));
