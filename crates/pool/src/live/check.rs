@@ -1,7 +1,7 @@
-//! The check of a pool: compares the blocks that its trees refer to with the blocks in use.
+//! The check of a pool: compares the blocks that its trees refer to with the blocks in use, and holds with clones.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use block::Result;
@@ -16,7 +16,7 @@ use crate::map::{
     self, BLOCKS_MAX, Content as Found, Layer, Number, Reader, Root, Scan, TreeKind, damaged_parts,
     nodes_after,
 };
-use crate::rows::{HEAD, SettledRow, Table, TreeRow, VdiskRow, VdiskState};
+use crate::rows::{HEAD, HoldRow, SettledRow, SnapshotRow, Table, TreeRow, VdiskRow, VdiskState};
 use crate::space::bits::Bits;
 use crate::{Address, BLOCK_BYTES, NUMBER_MAX};
 
@@ -118,7 +118,7 @@ impl Reached {
 }
 
 impl Inner {
-    /// Compares reachable with used blocks. No checkpoint runs. If the pool can be written, it has no changes since the
+    /// Compares reachable with used blocks, accounts with trees, and holds with clones. No checkpoint runs. If the pool can be written, it has no changes since the
     /// last one.
     ///
     /// # Errors
@@ -134,13 +134,18 @@ impl Inner {
             let copies = reached.copies.drain(..);
             checked.copies.extend(copies.map(|error| format!("the table {table:?}: {error}")));
         }
+        let mut holders: BTreeMap<(u64, Number), BTreeSet<u64>> = BTreeMap::new();
+        for hold in self.tables.all_of::<HoldRow>(&[]).await? {
+            holders.entry((hold.vdisk, hold.number)).or_default().insert(hold.holder);
+        }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
             checked.vdisks += u64::from(row.state == VdiskState::LIVE);
             let name = if row.name.is_empty() { "a removed vdisk" } else { &row.name };
-            let damage = match self.vdisk(row.vdisk).await {
+            let mut damage = match self.vdisk(row.vdisk).await {
                 Ok(vdisk) => self.reach_line(&vdisk, &mut reached).await?,
                 Err(error) => vec![error.to_string()],
             };
+            damage.extend(self.check_holds(&row, &holders).await?);
             checked.damage.extend(damage.into_iter().map(|words| format!("{name}: {words}")));
             let copies = reached.copies.drain(..);
             checked.copies.extend(copies.map(|error| format!("{name}: {error}")));
@@ -154,6 +159,30 @@ impl Inner {
         let is_known = checked.damage.is_empty() && !has_changes;
         checked.leaked = is_known.then(|| both(&used, &reached));
         Ok(checked)
+    }
+
+    /// Compares the holds on the snapshots of a line, and its own hold, with `holders`: the vdisks that depend on each
+    /// snapshot. Returns the differences.
+    async fn check_holds(
+        &self,
+        row: &VdiskRow,
+        holders: &BTreeMap<(u64, Number), BTreeSet<u64>>,
+    ) -> Result<Vec<String>> {
+        let of = |vdisk, number| holders.get(&(vdisk, number));
+        let mut damage = Vec::new();
+        let origin = of(row.origin, row.origin_number);
+        if row.origin != 0 && !origin.is_some_and(|holders| holders.contains(&row.vdisk)) {
+            damage.push(format!("it has no hold on snapshot {} of its origin", row.origin_number));
+        }
+        for SnapshotRow { vdisk, number, holds, .. } in
+            self.tables.all_of::<SnapshotRow>(&row.vdisk.to_be_bytes()).await?
+        {
+            let is = of(vdisk, number).map_or(0, BTreeSet::len);
+            if holds as usize != is {
+                damage.push(format!("snapshot {number} counts {holds} holds, and has {is}"));
+            }
+        }
+        Ok(damage)
     }
 
     /// Adds the blocks of a line, and compares their number with its account. Returns its damage.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::ErrorKind;
+use block::{ErrorKind, all};
 use meta::Uuid;
 use pool::cell::PoolCell;
 use pool::geometry::Geometry;
@@ -84,6 +84,45 @@ fn snapshots_and_clones_keep_their_blocks_through_checkpoints_and_openings() {
         assert_eq!(names(&pool).await.unwrap(), ["gold", "gold@1", "job"]);
         let listed = pool.vdisks("gold", 10).await.unwrap();
         assert_eq!(listed[0].origin.as_deref(), Some("gold@v1"));
+    });
+}
+
+#[test]
+fn snapshot_cannot_be_written() {
+    let world = SimWorld::new(4);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        pool.snapshot(&[name("web")], None).await.unwrap();
+        let snapshot = find(&pool, "web@1").await;
+        let written = pool.write(&snapshot, 0, bytes(&env, 1, 1)).await;
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(pool.zero(&snapshot, 0, 1).await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    });
+}
+
+/// Both writes are in one record, because both wait when the record is made.
+#[test]
+fn overlapping_writes_of_one_record_are_replayed_in_order() {
+    let world = SimWorld::new(5);
+    let (env, disk) = (world.env(), blank(&Trace::default()));
+    block_on(&world, async {
+        make(&env, &disk).await;
+        let pool = open(&env, &disk).await.unwrap();
+        pool.create(&name("web"), SIZE).await.unwrap();
+        let web = find(&pool, "web").await;
+        let writes =
+            [(4, 10), (2, 20)].map(|(at, stamp)| pool.write(&web, at, bytes(&env, stamp, 4)));
+        let done = all(writes.map(Box::pin).into()).await;
+        done.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+        pool.flush().await.unwrap();
+        drop((web, pool));
+        let pool = open(&env, &disk).await.unwrap();
+        let web = find(&pool, "web").await;
+        let is = stamps(&env, &pool, &web, 8).await.unwrap();
+        assert_eq!(is, [0, 0, 20, 21, 22, 23, 12, 13]);
     });
 }
 
