@@ -20,7 +20,7 @@ const BLOCKS: u64 = 12;
 /// Number of steps of the program.
 const STEPS: u64 = 26;
 
-/// Random subsets of the unflushed writes that are tried at each moment, besides none and all.
+/// Random subsets of the unflushed writes that are tried at each moment, besides the first ones of each number.
 const SUBSETS: u64 = 6;
 
 /// The content of each version by name.
@@ -123,22 +123,28 @@ fn pool_has_prefix_with_all_flushed_changes_after_each_crash() {
     let played = play();
     let draw = Stream::new(1, "subsets", 0);
     let mut disk = Moment::new(played.before.clone());
-    let (mut answered, mut begun, mut states) = (0, 0, 0);
+    let (mut answered, mut begun, mut states, mut pending) = (0, 0, 0, 0);
     for (number, event) in played.events.iter().enumerate() {
         match event {
-            Event::Write { .. } => disk.note(event),
+            Event::Write { .. } => {
+                disk.note(event);
+                pending += 1;
+            }
             Event::Flush { .. } => {
                 let what = |how: &str| format!("event {number}, {how}");
                 let range = (answered, begun);
-                look(disk.with(|_, _| false), &played, range, &what("no write"));
-                look(disk.with(|_, _| true), &played, range, &what("all writes"));
+                for first in 0..=pending {
+                    let bytes = disk.with(|n, _| n < first);
+                    look(bytes, &played, range, &what(&format!("the first {first} writes")));
+                }
                 for _ in 0..SUBSETS {
                     let kept = draw.below(u64::MAX);
                     let bytes = disk.with(|n, _| kept >> (n % 64) & 1 == 1);
                     look(bytes, &played, range, &what(&format!("writes {kept:#x}")));
                 }
-                states += 2 + SUBSETS;
+                states += 1 + pending as u64 + SUBSETS;
                 disk.note(event);
+                pending = 0;
             }
             Event::Begun(step) => begun = *step,
             Event::Answered(step) => answered = *step,
