@@ -50,17 +50,7 @@ impl<'a> Item<'a> {
     /// # Panics
     /// If the type is 0, or the length of the content is no multiple of 8.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        let length = ITEM_HEADER_BYTES + self.content.len();
-        assert!(self.kind != 0 && length.is_multiple_of(ITEM_ALIGN), "{self:?}");
-        let flags = match self.must_know {
-            MustKnow::No => 0,
-            MustKnow::ToWrite => TO_WRITE,
-            MustKnow::ToOpen => TO_OPEN,
-        };
-        let length = u32::try_from(length).expect("an item is shorter than 4 GiB");
-        let raw = Raw { kind: self.kind.into(), flags: flags.into(), length: length.into() };
-        to.extend_from_slice(raw.as_bytes());
-        to.extend_from_slice(self.content);
+        encode_item(to, self.kind, self.must_know, |to| to.extend_from_slice(self.content));
     }
 
     /// Decodes the first item in `bytes`. Returns the item, and the bytes behind it.
@@ -85,6 +75,31 @@ impl<'a> Item<'a> {
         let (content, rest) = rest.split_at(content);
         Ok((Self { kind, must_know, content }, rest))
     }
+}
+
+/// Appends an encoded item to `to`. `content` appends the content of the item.
+///
+/// # Panics
+/// As [`Item::encode`].
+pub fn encode_item(
+    to: &mut Vec<u8>,
+    kind: u16,
+    must_know: MustKnow,
+    content: impl FnOnce(&mut Vec<u8>),
+) {
+    let flags = match must_know {
+        MustKnow::No => 0,
+        MustKnow::ToWrite => TO_WRITE,
+        MustKnow::ToOpen => TO_OPEN,
+    };
+    let begin = to.len();
+    let mut raw = Raw { kind: kind.into(), flags: flags.into(), length: 0.into() };
+    to.extend_from_slice(raw.as_bytes());
+    content(to);
+    let length = to.len() - begin;
+    assert!(kind != 0 && length.is_multiple_of(ITEM_ALIGN), "type {kind}, {length} bytes");
+    raw.length = u32::try_from(length).expect("an item is shorter than 4 GiB").into();
+    to[begin..][..ITEM_HEADER_BYTES].copy_from_slice(raw.as_bytes());
 }
 
 /// Decodes all items of a record, in order.

@@ -59,6 +59,8 @@ struct State {
     /// Time of the first acknowledgement that no flush covers.
     unflushed_since: Option<Mono>,
     failure: Option<Error>,
+    /// Memory for the bytes of the next record.
+    scratch: Vec<u8>,
 }
 
 /// A record that is being written.
@@ -176,6 +178,7 @@ impl Log {
             stated: root.flushed,
             unflushed_since: None,
             failure: None,
+            scratch: Vec::new(),
         };
         let (env, lower, state) = (env.clone(), lower.clone(), RefCell::new(state));
         let (changed, flushing) = (Notify::default(), Mutex::new());
@@ -220,7 +223,8 @@ impl Log {
         })?;
         let at = state.room.next();
         let head = Head { items: count, ..Head::empty(at, state.tail, state.flushed) };
-        let mut bytes = Vec::with_capacity(items.len() + 2 * SECTOR_BYTES);
+        let mut bytes = std::mem::take(&mut state.scratch);
+        bytes.clear();
         let head = head.encode(&self.ring, items, &mut bytes);
         state.room.take(&head);
         if head.flushed > state.stated {
@@ -238,6 +242,7 @@ impl Log {
             parts.extend(write_all(&self.lower, self.base + place, &buf));
             from += len as usize;
         }
+        self.state.borrow_mut().scratch = bytes;
         Ok(Appended { head, parts })
     }
 

@@ -16,7 +16,7 @@ mod room;
 mod survey;
 mod verdict;
 
-pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, items};
+pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, encode_item, items};
 pub use log::{Appended, Log, Numbers, Recovered};
 pub use record::{Head, RECORD_HEADER_BYTES, RECORD_MAGIC, Wrong, record_checksum};
 pub use room::{Full, Room};

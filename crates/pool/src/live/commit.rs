@@ -15,6 +15,7 @@ use block::{Buf, Child, Error, ErrorKind, OneShot, Op, Result, bail, error, firs
 use crc_fast::CrcAlgorithm;
 use meta::io::{step, write_all};
 use meta::ring::Appended;
+use smallvec::{SmallVec, smallvec};
 
 use super::pool::{CHANGES_HALF, Inner, UNFLUSHED_BYTES_MAX};
 use super::step::Step;
@@ -84,6 +85,8 @@ pub struct Commits {
     /// The records in flight.
     flights: RefCell<VecDeque<Flight>>,
     has_lander: Cell<bool>,
+    /// Memory for the items of the next record.
+    items: RefCell<Vec<u8>>,
     /// Number of writes that wait for space.
     held: Cell<u32>,
 }
@@ -106,6 +109,9 @@ impl Drop for Held<'_> {
 
 /// The client of a change, with the numbers of its snapshots.
 type Answer = (Rc<OneShot<Result<Vec<Number>>>>, Vec<Number>);
+
+/// The runs of a change.
+type Runs = SmallVec<[RunChange; 1]>;
 
 /// A record in flight.
 struct Flight {
@@ -250,7 +256,7 @@ impl Inner {
             self.changes.until(may_begin).await;
             self.slow_down().await;
             self.log.room().await;
-            let mut draft = Draft::default();
+            let mut draft = Draft { items: commits.items.take(), ..Draft::default() };
             self.fill(&mut draft);
             if draft.count > 0 || !draft.answers.is_empty() {
                 self.send(draft);
@@ -307,7 +313,7 @@ impl Inner {
                 while from < block + blocks {
                     let part = (block + blocks - from).min(u64::from(u32::MAX));
                     let run = hole(&vdisk, from, part);
-                    draft.put_runs(&vdisk, vec![RunChange { run, sums: Sums::NONE }]);
+                    draft.put_runs(&vdisk, smallvec![RunChange { run, sums: Sums::NONE }]);
                     from += part;
                 }
                 self.add_snapshot_with_write(draft, &vdisk)?;
@@ -346,7 +352,7 @@ impl Inner {
         block: u64,
         data: &Buf,
     ) -> Result<()> {
-        let (mut runs, mut from, blocks) = (Vec::new(), 0, data.len() / BLOCK);
+        let (mut runs, mut from, blocks) = (Runs::new(), 0, data.len() / BLOCK);
         let mut charged = 0;
         while from < blocks {
             let (is_hole, count) = alike(&data.read()[from * BLOCK..]);
@@ -366,7 +372,7 @@ impl Inner {
             };
             charged += taken;
             let part = data.slice(from * BLOCK..(from + taken as usize) * BLOCK);
-            let sums = Sums::new(&checksums(&part.read()));
+            let sums = Sums::collect(checksums(&part.read()));
             let run = Run { kind: RunKind::DATA, address, blocks: taken, ..hole(vdisk, at, taken) };
             runs.push(RunChange { run, sums });
             from += taken as usize;
@@ -502,12 +508,14 @@ impl Inner {
 
     /// Sends a record. One task waits for the records in flight, in their order.
     fn send(self: &Rc<Self>, draft: Draft) {
-        let Draft { items, count, steps, data, mut writes, answers, data_bytes } = draft;
+        let Draft { mut items, count, steps, data, mut writes, answers, data_bytes } = draft;
         self.unflushed_bytes.set(self.unflushed_bytes.get() + data_bytes as u64);
         let appended = self.start_data(&data).and_then(|data| {
             writes.extend(data);
             self.log.append(&items, count, writes)
         });
+        items.clear();
+        self.commits.items.replace(items);
         let flight = Flight { appended, steps, answers };
         self.commits.flights.borrow_mut().push_back(flight);
         if !self.commits.has_lander.replace(true) {
@@ -558,16 +566,15 @@ impl Draft {
         self.count += 1;
     }
 
-    fn put_runs(&mut self, vdisk: &Rc<Vdisk>, runs: Vec<RunChange>) {
+    fn put_runs(&mut self, vdisk: &Rc<Vdisk>, runs: Runs) {
         vdisk.is_changed.set(true);
-        let item = LogItem::Changes(Changes {
+        self.put_item(&LogItem::Changes(Changes {
             vdisk: vdisk.number,
             birth: birth(vdisk),
             sum_kind: SumKind::CRC32C,
             sum_bytes: SUM_BYTES,
             runs: runs.iter().map(log_run).collect(),
-        });
-        self.put_item(&item);
+        }));
         self.steps.extend(runs.into_iter().map(|change| Step::Changed(vdisk.clone(), change)));
     }
 }
@@ -614,10 +621,10 @@ fn alike(bytes: &[u8]) -> (bool, usize) {
     (first, 1 + blocks.take_while(|is| *is == first).count())
 }
 
-/// Returns the checksums of blocks, one behind the other.
-pub fn checksums(bytes: &[u8]) -> Vec<u8> {
-    let sum = |block: &[u8]| crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block) as u32;
-    bytes.chunks_exact(BLOCK).flat_map(|block| sum(block).to_le_bytes()).collect()
+/// Returns the checksum of each block.
+pub fn checksums(bytes: &[u8]) -> impl Iterator<Item = [u8; SUM_BYTES as usize]> {
+    let sum = |block| crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, block) as u32;
+    bytes.chunks_exact(BLOCK).map(move |block| sum(block).to_le_bytes())
 }
 
 /// Returns the delay of a record: in proportion to the changes in memory above half of their bound, while a checkpoint

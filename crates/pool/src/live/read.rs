@@ -1,10 +1,13 @@
 //! Reads of a version: the places of its blocks, their bytes, and the check of the checksums.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use block::{
-    Buf, ByteRange, EXTENTS_MAX, Error, Extent, Op, Result, State, all, error, push_extent,
+    Buf, ByteRange, Child, Done, EXTENTS_MAX, Error, Extent, Op, Result, State, all, error,
+    push_extent,
 };
+use smallvec::SmallVec;
 
 use super::commit::{SUM_BYTES, checksums};
 use super::copies::read_right;
@@ -25,12 +28,15 @@ const COUNT_PIECES_MAX: u32 = 1 << 16;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
+/// Checksums of adjacent blocks, one behind the other.
+type SumBytes = SmallVec<[u8; 16]>;
+
 /// The place of adjacent blocks of a version.
 enum Found {
     /// At adjacent physical addresses.
     Data {
         address: Address,
-        sums: Vec<u8>,
+        sums: SumBytes,
         /// Whether the version's own line has written the blocks; otherwise they are inherited from an origin.
         is_own: bool,
     },
@@ -53,12 +59,17 @@ struct Segment {
     /// First block, counted from that of the request.
     at: usize,
     address: Address,
-    sums: Vec<u8>,
+    sums: SumBytes,
 }
 
 impl Segment {
     fn blocks(&self) -> usize {
         self.sums.len() / usize::from(SUM_BYTES)
+    }
+
+    /// Returns the range of its bytes in those of the request.
+    fn bytes(&self) -> Range<usize> {
+        self.at * BLOCK..(self.at + self.blocks()) * BLOCK
     }
 }
 
@@ -74,9 +85,9 @@ impl Inner {
     ) -> Result<()> {
         let mut block = block;
         while block < end {
-            let view = version.view(&self.tables).await?;
+            let view = version.view(&self.tables, &self.epoch).await?;
             let epoch = self.epoch.get();
-            let mut reader = Reader::new(store, &view.layers)?;
+            let mut reader = Reader::new(store, view.layers())?;
             // After a cut or the end of a checkpoint, the changes in memory are elsewhere.
             while block < end && self.epoch.get() == epoch {
                 let until = match view.find(block, end) {
@@ -85,7 +96,7 @@ impl Inner {
                         let found = match run.kind.has_blocks() {
                             true => {
                                 let bytes = run.blocks as usize * usize::from(SUM_BYTES);
-                                let sums = change.sums.bytes(bytes).to_vec();
+                                let sums = change.sums.bytes(bytes).into();
                                 Found::Data { address: run.address, sums, is_own }
                             }
                             false => Found::Zeros,
@@ -101,7 +112,7 @@ impl Inner {
                 let piece = reader.piece(block, until).await?;
                 let found = match piece.content {
                     Content::Data { address, sums, layer, .. } => {
-                        let (sums, is_own) = (sums.bytes().to_vec(), view.is_own(layer));
+                        let (sums, is_own) = (sums.bytes().into(), view.is_own(layer));
                         Found::Data { address, sums, is_own }
                     }
                     Content::Hole { .. } | Content::Absent => Found::Zeros,
@@ -124,7 +135,7 @@ impl Inner {
         // No address is given away until the read has ended.
         let _reading = self.room.reading();
         let end = block + (into.len() / BLOCK) as u64;
-        let mut segments: Vec<Segment> = Vec::new();
+        let mut segments: SmallVec<[Segment; 1]> = SmallVec::new();
         let fill = |at: u64, blocks: u64, found: Found| {
             let at = (at - block) as usize;
             match found {
@@ -140,7 +151,7 @@ impl Inner {
                             && last.at + last.blocks() == at
                     });
                     match last {
-                        Some(last) => last.sums.extend(sums),
+                        Some(last) => last.sums.extend_from_slice(&sums),
                         None => segments.push(Segment { at, address, sums }),
                     }
                 }
@@ -148,24 +159,41 @@ impl Inner {
             true
         };
         self.places(&Lookups(self.nodes.clone()), version, block, end, fill).await?;
+        if let [segment] = &segments[..] {
+            let done = self.start_read(segment, into)?.await;
+            return self.end_read(version, block, segment, done, into).await;
+        }
         for batch in segments.chunks(READS_MAX) {
-            let start = |segment: &Segment| {
-                let part = segment.at * BLOCK..(segment.at + segment.blocks()) * BLOCK;
-                let range = self.room.range(segment.address, segment.blocks() as u64)?;
-                Ok(self.lower.start(Op::read(range, into.slice(part))))
-            };
+            let start = |segment| self.start_read(segment, into);
             let children = batch.iter().map(start).collect::<Result<Vec<_>>>()?;
             for (segment, done) in batch.iter().zip(all(children).await) {
-                let part = segment.at * BLOCK..(segment.at + segment.blocks()) * BLOCK;
-                let (read, into) = (done.into_buf()?, into.slice(part));
-                // A device may pass another buffer with the bytes.
-                if !read.same(&into) {
-                    into.write().copy_from_slice(&read.read());
-                }
-                self.verify(version, block, segment, &into).await?;
+                self.end_read(version, block, segment, done, into).await?;
             }
         }
         Ok(())
+    }
+
+    /// Starts the read of a segment into its part of `into`.
+    fn start_read(&self, segment: &Segment, into: &Buf) -> Result<Child> {
+        let range = self.room.range(segment.address, segment.blocks() as u64)?;
+        Ok(self.lower.start(Op::read(range, into.slice(segment.bytes()))))
+    }
+
+    /// Takes and verifies the bytes of a segment that was read.
+    async fn end_read(
+        &self,
+        version: &Version,
+        block: u64,
+        segment: &Segment,
+        done: Done,
+        into: &Buf,
+    ) -> Result<()> {
+        let (read, into) = (done.into_buf()?, into.slice(segment.bytes()));
+        // A device may pass another buffer with the bytes.
+        if !read.same(&into) {
+            into.write().copy_from_slice(&read.read());
+        }
+        self.verify(version, block, segment, &into).await
     }
 
     /// Compares the bytes of a segment with their checksums. Wrong blocks are read from other copies.
@@ -176,16 +204,16 @@ impl Inner {
         segment: &Segment,
         bytes: &Buf,
     ) -> Result<()> {
-        let is = checksums(&bytes.read());
-        if is == segment.sums {
+        let (should, _) = segment.sums.as_chunks();
+        if checksums(&bytes.read()).eq(should.iter().copied()) {
             return Ok(());
         }
-        let width = usize::from(SUM_BYTES);
-        let pairs = is.chunks(width).zip(segment.sums.chunks(width)).enumerate();
+        let is: Vec<_> = checksums(&bytes.read()).collect();
+        let pairs = is.iter().zip(should).enumerate();
         for (wrong, (_, should)) in pairs.filter(|(_, (is, should))| is != should) {
             let address = Address::from_bits(segment.address.bits() + wrong as u64);
             let into = self.env.pool().wait_for(BLOCK).await?;
-            let is_right = |bytes: &[u8]| checksums(bytes) == should;
+            let is_right = |bytes: &[u8]| checksums(bytes).eq([*should]);
             let (range, heals) = (self.room.range(address, 1)?, !self.is_read_only);
             match read_right(&self.lower, range, into, heals, is_right).await? {
                 Some(right) => {

@@ -1,9 +1,10 @@
 //! Versions: the head of a vdisk or a snapshot of it, and where their blocks are.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{Result, bail};
+use smallvec::SmallVec;
 
 use super::catalogue::VersionId;
 use super::origin::{Origin, settled_list};
@@ -21,6 +22,16 @@ pub struct Version {
     pub number: Option<Number>,
     /// The trees of a snapshot that a checkpoint has written. They stay the same.
     listed: RefCell<Option<Listed>>,
+    /// The trees of the latest view. They stay the same in an epoch of the pool.
+    trees: RefCell<Option<(u64, Trees)>>,
+}
+
+/// All trees of a version, those of its origins included.
+#[derive(Clone)]
+struct Trees {
+    layers: Rc<[Layer]>,
+    /// Number of the first ones, which are of the version's own line.
+    own: usize,
 }
 
 /// The trees of a snapshot.
@@ -40,13 +51,11 @@ enum Part {
 }
 
 /// Where the blocks of a version are at one time: changes in memory, then trees, the newest first.
-#[derive(Default)]
 pub struct View {
-    parts: Vec<Part>,
-    /// The trees.
-    pub layers: Vec<Layer>,
-    /// Number of parts and of trees that are of the version's own line. Those of its origins follow.
-    own: (usize, usize),
+    parts: SmallVec<[Part; 2]>,
+    /// Number of the first parts, which are of the version's own line.
+    own_parts: usize,
+    trees: Trees,
 }
 
 impl View {
@@ -59,41 +68,73 @@ impl View {
                 Part::Taken(changes, limit) => changes.find(block, end, *limit),
             };
             match found {
-                Changed::Run(run) => return (Changed::Run(run), n < self.own.0),
+                Changed::Run(run) => return (Changed::Run(run), n < self.own_parts),
                 Changed::Gap(until) => end = until,
             }
         }
         (Changed::Gap(end), false)
     }
 
+    /// Returns the trees.
+    pub fn layers(&self) -> &[Layer] {
+        &self.trees.layers
+    }
+
     /// Whether a tree is of the version's own line.
     pub fn is_own(&self, layer: usize) -> bool {
-        layer < self.own.1
+        layer < self.trees.own
     }
 }
 
 impl Version {
     /// Creates a handle to the head (`None`) or to a snapshot of a vdisk.
     pub fn new(vdisk: Rc<Vdisk>, number: Option<Number>) -> Rc<Self> {
-        Rc::new(Self { vdisk, number, listed: RefCell::default() })
+        Rc::new(Self { vdisk, number, listed: RefCell::default(), trees: RefCell::default() })
     }
 
-    /// Returns where the blocks of the version are now. The result holds until the next await.
+    /// Returns where the blocks of the version are now. The result holds until the next await. `epoch` is that of the
+    /// pool.
     ///
     /// # Errors
     /// Those of reads of the table of trees; `Limit` if the version has more than 16 trees.
-    pub async fn view(&self, tables: &Tables) -> Result<View> {
+    pub async fn view(&self, tables: &Tables, epoch: &Cell<u64>) -> Result<View> {
         // The lists of snapshots are read first, because a checkpoint may end meanwhile.
         while !self.is_listed() {
             self.list(tables).await?;
         }
-        let mut view = View::default();
-        self.add_to(&mut view);
-        if view.layers.len() > TREES_MAX {
-            let trees = view.layers.len();
-            bail!(Limit, "vdisk {} has {trees} trees, at most {TREES_MAX}", self.vdisk.number);
+        let mut parts = SmallVec::new();
+        self.add_parts_to(&mut parts);
+        let own_parts = parts.len();
+        let mut next = self.parent();
+        while let Some(version) = next {
+            version.add_parts_to(&mut parts);
+            next = version.parent();
         }
-        Ok(view)
+        Ok(View { parts, own_parts, trees: self.trees(epoch.get())? })
+    }
+
+    /// Returns the trees of the version in this epoch.
+    fn trees(&self, epoch: u64) -> Result<Trees> {
+        let mut known = self.trees.borrow_mut();
+        if let Some((of, trees)) = &*known
+            && *of == epoch
+        {
+            return Ok(trees.clone());
+        }
+        let mut layers = Vec::new();
+        let own = self.add_layers_to(&mut layers);
+        let mut next = self.parent();
+        while let Some(version) = next {
+            version.add_layers_to(&mut layers);
+            next = version.parent();
+        }
+        if layers.len() > TREES_MAX {
+            let (vdisk, trees) = (self.vdisk.number, layers.len());
+            bail!(Limit, "vdisk {vdisk} has {trees} trees, at most {TREES_MAX}");
+        }
+        let trees = Trees { layers: layers.into(), own };
+        *known = Some((epoch, trees.clone()));
+        Ok(trees)
     }
 
     /// Whether the changes of the version are in memory, so that its trees are those of the head.
@@ -157,38 +198,36 @@ impl Version {
         Ok(())
     }
 
-    /// Adds changes in memory and trees to a view, and behind them those of the origins.
-    fn add_to(&self, view: &mut View) {
-        view.own = self.add_line_to(view);
-        let mut next = self.parent();
-        while let Some(version) = next {
-            version.add_line_to(view);
-            next = version.parent();
+    /// Adds the changes in memory of the version's line.
+    fn add_parts_to(&self, parts: &mut SmallVec<[Part; 2]>) {
+        if !self.is_in_memory() {
+            return;
+        }
+        let (vdisk, limit) = (&self.vdisk, self.number.unwrap_or(NUMBER_MAX));
+        if limit >= vdisk.cut.get() {
+            parts.push(Part::Fresh(vdisk.clone(), limit));
+        }
+        if let Some(taken) = &*vdisk.taken.borrow() {
+            parts.push(Part::Taken(taken.clone(), limit));
         }
     }
 
-    /// Adds those of the version's line, and those of its origins if they stay the same. Returns the numbers of parts
-    /// and trees before those of the origins.
-    fn add_line_to(&self, view: &mut View) -> (usize, usize) {
-        let (vdisk, limit) = (&self.vdisk, self.number.unwrap_or(NUMBER_MAX));
+    /// Adds the trees of the version's line, and those of its origins if they stay the same. Returns the number of trees
+    /// before those of the origins.
+    fn add_layers_to(&self, layers: &mut Vec<Layer>) -> usize {
         let mut has_origins = false;
         if self.is_in_memory() {
-            if limit >= vdisk.cut.get() {
-                view.parts.push(Part::Fresh(vdisk.clone(), limit));
-            }
-            if let Some(taken) = &*vdisk.taken.borrow() {
-                view.parts.push(Part::Taken(taken.clone(), limit));
-            }
-            view.layers.extend(vdisk.own.borrow().iter().map(|tree| Layer { tree: *tree, limit }));
+            let limit = self.number.unwrap_or(NUMBER_MAX);
+            layers.extend(self.vdisk.own.borrow().iter().map(|tree| Layer { tree: *tree, limit }));
         } else if let Some(listed) = &*self.listed.borrow() {
-            view.layers.extend(listed.layers.iter());
+            layers.extend(listed.layers.iter());
             has_origins = listed.has_origins;
         }
-        let own = (view.parts.len(), view.layers.len());
-        if let Some(Origin::Listed(list)) = &*vdisk.origin.borrow()
+        let own = layers.len();
+        if let Some(Origin::Listed(list)) = &*self.vdisk.origin.borrow()
             && !has_origins
         {
-            view.layers.extend(list.layers.iter());
+            layers.extend(list.layers.iter());
         }
         own
     }

@@ -1,6 +1,6 @@
 //! The encoding of the items of a record, and the choice by type.
 
-use meta::ring::{Item, MustKnow};
+use meta::ring::{Item, MustKnow, encode_item};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -155,45 +155,35 @@ impl<'a> LogItem<'a> {
     /// # Panics
     /// If a value exceeds its limit, or for an unknown item.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        let mut content = Vec::new();
         let (kind, must_know) = match self {
-            Self::Changes(changes) => {
-                changes.encode(&mut content);
-                (CHANGES, MustKnow::ToOpen)
-            }
-            Self::Snapshot(snapshot) => {
-                snapshot.encode(&mut content);
-                (SNAPSHOT, MustKnow::ToOpen)
-            }
-            Self::PutRow(table, row) => {
-                encode_row(*table, row, table.row_bytes(), &mut content);
-                (PUT_ROW, MustKnow::ToOpen)
-            }
+            Self::Changes(_) => (CHANGES, MustKnow::ToOpen),
+            Self::Snapshot(_) => (SNAPSHOT, MustKnow::ToOpen),
+            Self::PutRow(..) => (PUT_ROW, MustKnow::ToOpen),
+            Self::RemoveRow(_) => (REMOVE_ROW, MustKnow::ToOpen),
+            Self::Numbers { .. } => (NUMBERS, MustKnow::ToOpen),
+            Self::Mark { .. } => (MARK, MustKnow::No),
+            Self::ForeignFree(_) => (FOREIGN_FREE, MustKnow::ToOpen),
+            Self::ForeignApplied(_) => (FOREIGN_APPLIED, MustKnow::ToOpen),
+            Self::Unknown(kind, _) => panic!("an unknown item of type {kind} is not written"),
+        };
+        encode_item(to, kind, must_know, |to| match self {
+            Self::Changes(changes) => changes.encode(to),
+            Self::Snapshot(snapshot) => snapshot.encode(to),
+            Self::PutRow(table, row) => encode_row(*table, row, table.row_bytes(), to),
             Self::RemoveRow(RowKey { table, key }) => {
-                encode_row(*table, key, table.key_bytes(), &mut content);
-                (REMOVE_ROW, MustKnow::ToOpen)
+                encode_row(*table, key, table.key_bytes(), to);
             }
             Self::Numbers { vdisk, end } => {
                 let raw = RawNumbers { vdisk: (*vdisk).into(), end: (*end).into() };
-                content.extend_from_slice(raw.as_bytes());
-                (NUMBERS, MustKnow::ToOpen)
+                to.extend_from_slice(raw.as_bytes());
             }
             Self::Mark { vdisk, mark } => {
                 let raw = RawMark { vdisk: (*vdisk).into(), mark: *mark };
-                content.extend_from_slice(raw.as_bytes());
-                (MARK, MustKnow::No)
+                to.extend_from_slice(raw.as_bytes());
             }
-            Self::ForeignFree(free) => {
-                free.encode(&mut content);
-                (FOREIGN_FREE, MustKnow::ToOpen)
-            }
-            Self::ForeignApplied(free) => {
-                free.encode(&mut content);
-                (FOREIGN_APPLIED, MustKnow::ToOpen)
-            }
-            Self::Unknown(kind, _) => panic!("an unknown item of type {kind} is not written"),
-        };
-        Item { kind, must_know, content: &content }.encode(to);
+            Self::ForeignFree(free) | Self::ForeignApplied(free) => free.encode(to),
+            Self::Unknown(..) => {}
+        });
     }
 
     /// Decodes one item of a record.
@@ -236,12 +226,18 @@ impl<'a> LogItem<'a> {
     }
 }
 
+/// Appends zeros until the bytes from `begin` on have a length that is a multiple of [`ALIGN`].
+fn pad(to: &mut Vec<u8>, begin: usize) {
+    to.resize(begin + (to.len() - begin).next_multiple_of(ALIGN), 0);
+}
+
 fn encode_row(table: Table, bytes: &[u8], width: usize, to: &mut Vec<u8>) {
     assert_eq!(bytes.len(), width, "the width of {table:?}");
+    let begin = to.len();
     let raw = RawRow { table: (table as u32).into(), bytes: (width as u32).into() };
     to.extend_from_slice(raw.as_bytes());
     to.extend_from_slice(bytes);
-    to.resize(to.len().next_multiple_of(ALIGN), 0);
+    pad(to, begin);
 }
 
 /// Returns the table and the row or key in the content of an item; for an unknown table, the rule for it.
@@ -279,6 +275,7 @@ impl SnapshotItem {
     fn encode(&self, to: &mut Vec<u8>) {
         self.check().unwrap_or_else(|why| panic!("{why}"));
         let label = self.label.as_ref().map_or("", Label::as_str);
+        let begin = to.len();
         let raw = RawSnapshot {
             vdisk: self.vdisk.into(),
             number: self.number.into(),
@@ -291,7 +288,7 @@ impl SnapshotItem {
         };
         to.extend_from_slice(raw.as_bytes());
         to.extend_from_slice(label.as_bytes());
-        to.resize(to.len().next_multiple_of(ALIGN), 0);
+        pad(to, begin);
     }
 
     fn decode(content: &[u8]) -> Result<Self, String> {

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::Address;
 
 /// Number of a snapshot of a line, as it is used for births and deaths. It has 48 bits.
@@ -134,6 +136,12 @@ impl Sums {
             }
             None => Self::Shared(bytes.into(), 0),
         }
+    }
+
+    /// Collects the checksums of blocks.
+    pub fn collect<const N: usize>(sums: impl Iterator<Item = [u8; N]>) -> Self {
+        let bytes: SmallVec<[u8; INLINE_BYTES]> = sums.flatten().collect();
+        Self::new(&bytes)
     }
 
     /// Returns the first `length` bytes of the checksums.
