@@ -184,6 +184,7 @@ pub fn kept(ground: &Ground) -> Result<Vec<Row>, String> {
 /// Measures the work of a clone of a fresh master, and of a disk with writes since its last checkpoint.
 pub fn clones(ground: &Ground) -> Result<Vec<Row>, String> {
     const EACH: u64 = 500;
+    const WRITTEN: u64 = 8;
     let (mut fresh_us, mut written_us) = (Vec::new(), Vec::new());
     for _ in 0..ground.rounds {
         let inside = Inside::new(ground, 16, CACHE_BYTES)?;
@@ -200,17 +201,21 @@ pub fn clones(ground: &Ground) -> Result<Vec<Row>, String> {
                 Ok(())
             })
             .await?;
-            inside.write_random(&disk, BLOCKS, CLONE_WRITES, 32).await?;
-            let (written, ()) = timed(async {
-                let origin = inside.snapshot(&gold).await?;
-                inside.pool.clone_of(&origin, &name("written")).await?;
-                Ok(())
-            })
-            .await?;
-            Ok((us_each(fresh, EACH), us_each(written, 1)))
+            let mut written = Vec::new();
+            for n in 0..WRITTEN {
+                inside.write_random(&disk, BLOCKS, CLONE_WRITES, 32).await?;
+                let (time, ()) = timed(async {
+                    let origin = inside.snapshot(&gold).await?;
+                    inside.pool.clone_of(&origin, &name(&format!("w{n}"))).await?;
+                    Ok(())
+                })
+                .await?;
+                written.push(us_each(time, 1));
+            }
+            Ok((us_each(fresh, EACH), written))
         })?;
         fresh_us.push(fresh);
-        written_us.push(written);
+        written_us.extend(written);
     }
     let row = |id: &str, title: String, us: &[f64]| {
         let us_median = median(us);
