@@ -14,7 +14,7 @@ use std::time::Instant;
 use block::{Result, error};
 use pool::map::{
     Changes, Content, DeadChange, DeadEntry, FoldSource, Form, Found, FromIter, Kept, Layer,
-    MergeOptions, NODE_BYTES, Node, NodeCache, Number, Place, Pointer, Reader, Root, Run,
+    MergeOptions, NODE_BYTES, Node, NodeCache, Number, Place, Pointer, Reader, Reads, Root, Run,
     RunChange, RunKind, Scan, Store, SumKind, Sums, TreeKind, merge_dead, merge_runs, nodes_after,
     write_interval,
 };
@@ -85,7 +85,7 @@ fn address(n: u64, from: u64) -> Address {
         .expect("in range")
 }
 
-impl Store for Memory {
+impl Reads for Memory {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         self.reads.set(self.reads.get() + 1);
         let nodes = self.nodes.borrow();
@@ -96,6 +96,18 @@ impl Store for Memory {
         Ok(node.clone())
     }
 
+    async fn rest(&self) {
+        let now = Instant::now();
+        if let Some(before) = self.rested.replace(Some(now)) {
+            let slice = now.duration_since(before).as_micros() as u64;
+            self.slice_us_max.set(self.slice_us_max.get().max(slice));
+            self.slices.set(self.slices.get() + 1);
+            self.slices_long.set(self.slices_long.get() + u64::from(slice > SLICE_US_MAX));
+        }
+    }
+}
+
+impl Store for Memory {
     fn allocate(&self) -> Result<Address> {
         let free = self.free.borrow_mut().pop();
         let slot = free.unwrap_or_else(|| {
@@ -114,16 +126,6 @@ impl Store for Memory {
         self.written.set(self.written.get() + 1);
         self.nodes.borrow_mut()[Self::slot(address)] = Some(node);
         Ok(())
-    }
-
-    async fn rest(&self) {
-        let now = Instant::now();
-        if let Some(before) = self.rested.replace(Some(now)) {
-            let slice = now.duration_since(before).as_micros() as u64;
-            self.slice_us_max.set(self.slice_us_max.get().max(slice));
-            self.slices.set(self.slices.get() + 1);
-            self.slices_long.set(self.slices_long.get() + u64::from(slice > SLICE_US_MAX));
-        }
     }
 }
 
@@ -418,7 +420,7 @@ struct Cached<'a> {
     misses: Cell<u64>,
 }
 
-impl Store for Cached<'_> {
+impl Reads for Cached<'_> {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         let found = match self.is_clock && !self.is_scan.get() {
             true => self.cache.borrow_mut().get(pointer.address),
@@ -432,14 +434,6 @@ impl Store for Cached<'_> {
         let node = self.memory.read(pointer, place).await?;
         self.cache.borrow_mut().insert(pointer.address, node.clone());
         Ok(node)
-    }
-
-    fn allocate(&self) -> Result<Address> {
-        self.memory.allocate()
-    }
-
-    async fn write(&self, address: Address, _: Option<Address>, node: Rc<Node>) -> Result<()> {
-        self.memory.write(address, None, node).await
     }
 
     async fn rest(&self) {}

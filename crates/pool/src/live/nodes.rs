@@ -14,7 +14,7 @@ use meta::io::step;
 use super::copies::read_right;
 use super::room::{ReadGuard, Room};
 use crate::Address;
-use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Store};
+use crate::map::{NODE_BYTES, Node, NodeCache, Place, Pointer, Reads, Store};
 
 /// Most bytes of adjacent nodes that one write has.
 const WRITE_NODES_MAX: usize = 64;
@@ -274,23 +274,15 @@ impl Nodes {
     }
 }
 
-impl Store for Lookups {
+impl Reads for Lookups {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         self.0.read(pointer, place, false).await
-    }
-
-    fn allocate(&self) -> Result<Address> {
-        panic!("a lookup writes no node")
-    }
-
-    async fn write(&self, _: Address, _: Option<Address>, _: Rc<Node>) -> Result<()> {
-        panic!("a lookup writes no node")
     }
 
     async fn rest(&self) {}
 }
 
-impl Store for BothCopies<'_> {
+impl Reads for BothCopies<'_> {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         let Some(second) = pointer.second else {
             return self.nodes.read(pointer, place, false).await;
@@ -311,22 +303,20 @@ impl Store for BothCopies<'_> {
         right.map_or_else(|| read.swap_remove(0), Ok)
     }
 
-    fn allocate(&self) -> Result<Address> {
-        panic!("a check writes no node")
-    }
-
-    async fn write(&self, _: Address, _: Option<Address>, _: Rc<Node>) -> Result<()> {
-        panic!("a check writes no node")
-    }
-
     async fn rest(&self) {}
 }
 
-impl Store for Passes {
+impl Reads for Passes {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         self.0.read(pointer, place, true).await
     }
 
+    async fn rest(&self) {
+        self.0.rest().await;
+    }
+}
+
+impl Store for Passes {
     fn allocate(&self) -> Result<Address> {
         self.0.room.take_node()
     }
@@ -338,17 +328,19 @@ impl Store for Passes {
     async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.0.write(address, second, node).await
     }
-
-    async fn rest(&self) {
-        self.0.rest().await;
-    }
 }
 
-impl Store for Attempt<'_> {
+impl Reads for Attempt<'_> {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         self.passes.read(pointer, place).await
     }
 
+    async fn rest(&self) {
+        self.passes.rest().await;
+    }
+}
+
+impl Store for Attempt<'_> {
     fn allocate(&self) -> Result<Address> {
         let address = self.passes.allocate()?;
         self.made.borrow_mut().push(address);
@@ -363,9 +355,5 @@ impl Store for Attempt<'_> {
 
     async fn write(&self, address: Address, second: Option<Address>, node: Rc<Node>) -> Result<()> {
         self.passes.write(address, second, node).await
-    }
-
-    async fn rest(&self) {
-        self.passes.rest().await;
     }
 }

@@ -14,7 +14,7 @@ use super::copies::read_right;
 use super::nodes::{Lookups, Passes};
 use super::pool::Inner;
 use super::version::Version;
-use crate::map::{BLOCKS_MAX, Changed, Content, Reader, Store};
+use crate::map::{BLOCKS_MAX, Changed, Content, Reader, Reads};
 use crate::{Address, BLOCK_BYTES};
 
 /// Most reads of data that one request has in flight. After random writes each block is in another place.
@@ -77,7 +77,7 @@ impl Inner {
     /// Calls `each` with the places of the blocks from `block` to `end`, in order, until it returns false.
     async fn places(
         self: &Rc<Self>,
-        store: &impl Store,
+        store: &impl Reads,
         version: &Version,
         block: u64,
         end: u64,

@@ -7,7 +7,7 @@ use block::{Result, bail};
 use super::node::{Key, Node, Place};
 use super::root::Root;
 use super::run::{BLOCKS_MAX, Number, Run, RunKind};
-use super::store::Store;
+use super::store::Reads;
 use crate::Address;
 
 /// Largest number of trees of a version.
@@ -86,7 +86,7 @@ pub struct Reader<'a, S> {
     leaves: [Option<(Rc<Node>, Place)>; TREES_MAX],
 }
 
-impl<'a, S: Store> Reader<'a, S> {
+impl<'a, S: Reads> Reader<'a, S> {
     /// Begins lookups in a version.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl<'a, S: Store> Reader<'a, S> {
     /// Returns the first piece from `block` on that ends before or at block `end`.
     ///
     /// # Errors
-    /// As [`Store::read`]; `Unsupported` for runs of an unknown kind.
+    /// As [`Reads::read`]; `Unsupported` for runs of an unknown kind.
     ///
     /// # Panics
     /// If `end` is not behind `block`.

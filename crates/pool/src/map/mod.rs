@@ -48,4 +48,4 @@ pub use runs::{merge_runs, write_interval};
 pub use scan::{DamagedPart, FoldSource, Scan, damaged_parts, nodes_after};
 pub use settle::settle;
 pub use space::{Kept, Released, Window, drop_after, release, sweep};
-pub use store::{Finds, Found, Overwritten, Replaced, Store};
+pub use store::{Finds, Found, Overwritten, Reads, Replaced, Store};

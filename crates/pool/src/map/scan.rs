@@ -8,7 +8,7 @@ use super::merge::{Frame, Source};
 use super::node::{Key, Node};
 use super::root::Root;
 use super::run::{BLOCKS_MAX, Number, RunChange, Sums};
-use super::store::{Finds, Store};
+use super::store::{Finds, Reads};
 
 /// Returns the leaves of a tree, from the one with a key on.
 pub struct Scan<'a, S> {
@@ -17,7 +17,7 @@ pub struct Scan<'a, S> {
     stack: Vec<Frame>,
 }
 
-impl<'a, S: Store> Scan<'a, S> {
+impl<'a, S: Reads> Scan<'a, S> {
     /// Begins a scan at the leaf that can have items with the key `from`.
     pub fn new(store: &'a S, tree: &Root, from: Key) -> Self {
         let top = tree.root().map(|(pointer, place)| Frame::top(pointer, place));
@@ -27,7 +27,7 @@ impl<'a, S: Store> Scan<'a, S> {
     /// Returns the next leaf; `None` at the end of the tree.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// As [`Reads::read`].
     pub async fn next_leaf(&mut self) -> Result<Option<Rc<Node>>> {
         while let Some(frame) = self.stack.last_mut() {
             let Some((pointer, place)) = frame.next() else {
@@ -55,7 +55,7 @@ pub struct FoldSource<'a, S> {
     next: usize,
 }
 
-impl<'a, S: Store> FoldSource<'a, S> {
+impl<'a, S: Reads> FoldSource<'a, S> {
     /// The changes of a change tree from block `from` on.
     pub fn new(store: &'a S, tree: &Root, from: u64) -> Self {
         let sum_bytes = usize::from(tree.form.sums.bytes());
@@ -76,7 +76,7 @@ impl<'a, S: Store> FoldSource<'a, S> {
     }
 }
 
-impl<S: Store> Source<RunChange> for FoldSource<'_, S> {
+impl<S: Reads> Source<RunChange> for FoldSource<'_, S> {
     async fn next(&mut self) -> Result<Option<RunChange>> {
         loop {
             if let Some((node, all)) = &self.leaf
@@ -102,8 +102,8 @@ impl<S: Store> Source<RunChange> for FoldSource<'_, S> {
 /// is never older than the nodes below it.
 ///
 /// # Errors
-/// As [`Store::read`].
-pub async fn nodes_after<S: Store>(
+/// As [`Reads::read`].
+pub async fn nodes_after<S: Reads>(
     store: &S,
     tree: &Root,
     after: Number,
@@ -141,7 +141,7 @@ pub struct DamagedPart {
 }
 
 /// Reads all nodes of a tree of runs, and returns the parts behind those that cannot be read.
-pub async fn damaged_parts<S: Store>(store: &S, tree: &Root) -> Vec<DamagedPart> {
+pub async fn damaged_parts<S: Reads>(store: &S, tree: &Root) -> Vec<DamagedPart> {
     let mut parts: Vec<DamagedPart> = Vec::new();
     let top = tree.root().map(|(pointer, place)| Frame::top(pointer, place));
     let mut stack: Vec<Frame> = top.into_iter().collect();

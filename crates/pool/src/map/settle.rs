@@ -7,7 +7,7 @@ use super::merge::{MergeOptions, Source};
 use super::root::{Form, Root, TreeKind};
 use super::run::{BLOCKS_MAX, Number, Run, RunChange, RunKind, Sums};
 use super::runs::merge_runs;
-use super::store::{Finds, Overwritten, Replaced, Store};
+use super::store::{Finds, Overwritten, Reads, Replaced, Store};
 use crate::Address;
 
 /// The content of a list of trees, as changes.
@@ -17,7 +17,7 @@ struct Seen<'a, S> {
     block: u64,
 }
 
-impl<S: Store> Source<RunChange> for Seen<'_, S> {
+impl<S: Reads> Source<RunChange> for Seen<'_, S> {
     async fn next(&mut self) -> Result<Option<RunChange>> {
         while self.block < BLOCKS_MAX {
             let piece = self.reader.piece(self.block, BLOCKS_MAX).await?;

@@ -13,7 +13,7 @@ use super::node::Key;
 use super::root::Root;
 use super::run::{BLOCKS_MAX, Number};
 use super::scan::{Scan, nodes_after};
-use super::store::{Finds, Found, Overwritten, Store};
+use super::store::{Finds, Found, Overwritten, Reads, Store};
 use crate::NUMBER_MAX;
 
 /// The kept snapshots of a line. A snapshot stops counting as kept when the pass that removes it begins.
@@ -192,7 +192,7 @@ pub async fn drop_after<S: Store>(
 
 /// Collects the entries from `start` on with a death up to `up_to` that are not held. Returns the position of the next
 /// one if there are more than `most`.
-async fn collect<S: Store>(
+async fn collect<S: Reads>(
     store: &S,
     dead: &Root,
     start: Key,
@@ -244,8 +244,8 @@ async fn remove<S: Store>(
 /// meaning.
 ///
 /// # Errors
-/// As [`Store::read`].
-pub async fn sweep<S: Store>(
+/// As [`Reads::read`].
+pub async fn sweep<S: Reads>(
     store: &S,
     layers: &[Layer],
     after: Number,

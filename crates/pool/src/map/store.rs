@@ -10,14 +10,21 @@ use super::node::{Node, Place, Pointer};
 use super::run::Number;
 use crate::Address;
 
-/// Reads and writes nodes. The reads of an implementation go through a cache.
-pub trait Store {
+/// Reads nodes, usually through a cache.
+pub trait Reads {
     /// Returns the node that `pointer` names, checked by [`Node::open`], or by [`Node::check_head`] if it is in memory.
     ///
     /// # Errors
     /// Those of these functions, and those of the disks.
     fn read(&self, pointer: &Pointer, place: &Place) -> impl Future<Output = Result<Rc<Node>>>;
 
+    /// Gives way to clients if the caller has worked long enough. A caller calls this after each node, so after some
+    /// ten microseconds of work.
+    fn rest(&self) -> impl Future<Output = ()>;
+}
+
+/// Writes nodes.
+pub trait Store: Reads {
     /// Returns a free address for a new node.
     ///
     /// # Errors
@@ -40,10 +47,6 @@ pub trait Store {
         second: Option<Address>,
         node: Rc<Node>,
     ) -> impl Future<Output = Result<()>>;
-
-    /// Gives way to clients if the caller has worked long enough. A caller calls this after each node, so after some
-    /// ten microseconds of work.
-    fn rest(&self) -> impl Future<Output = ()>;
 }
 
 /// Blocks that a merge found to be overwritten.

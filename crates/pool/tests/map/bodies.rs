@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use block::{Result, error};
 use pool::Address;
 use pool::map::{
-    Form, Found, FromIter, MergeOptions, NODE_BYTES, Node, Place, Pointer, Root, Run, RunChange,
-    Scan, Store, SumKind, Sums, TreeKind, merge_runs, node_checksum,
+    Form, Found, FromIter, MergeOptions, NODE_BYTES, Node, Place, Pointer, Reads, Root, Run,
+    RunChange, Scan, Store, SumKind, Sums, TreeKind, merge_runs, node_checksum,
 };
 
 /// Line of the trees of these inputs.
@@ -34,7 +34,7 @@ pub fn places() -> Vec<Place> {
 #[derive(Default)]
 struct Nodes(RefCell<Vec<Rc<Node>>>);
 
-impl Store for Nodes {
+impl Reads for Nodes {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         let nodes = self.0.borrow();
         let node = nodes.get(pointer.address.bits() as usize - 1);
@@ -42,6 +42,10 @@ impl Store for Nodes {
         Node::open(node.bytes(), pointer, place)
     }
 
+    async fn rest(&self) {}
+}
+
+impl Store for Nodes {
     fn allocate(&self) -> Result<Address> {
         Ok(Address::from_bits(self.0.borrow().len() as u64 + 1))
     }
@@ -50,8 +54,6 @@ impl Store for Nodes {
         self.0.borrow_mut().push(node);
         Ok(())
     }
-
-    async fn rest(&self) {}
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {

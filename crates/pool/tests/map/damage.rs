@@ -3,7 +3,7 @@
 use block::ErrorKind;
 use pool::map::{
     DeadChange, DeadEntry, Form, Found, FromIter, Layer, NODE_BYTES, Node, Place, Pointer, Reader,
-    Root, Scan, Store, SumKind, TreeKind, merge_dead, merge_rows, merge_runs, node_checksum,
+    Reads, Root, Scan, SumKind, TreeKind, merge_dead, merge_rows, merge_runs, node_checksum,
 };
 use pool::{Address, NUMBER_MAX};
 

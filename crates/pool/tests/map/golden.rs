@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use pool::Address;
 use pool::map::{
-    DeadChange, DeadEntry, Form, Found, FromIter, MergeOptions, NODE_BYTES, Node, Pointer, Root,
-    Run, RunChange, RunKind, Scan, Store, SumKind, Sums, TreeKind, merge_dead, merge_rows,
+    DeadChange, DeadEntry, Form, Found, FromIter, MergeOptions, NODE_BYTES, Node, Pointer, Reads,
+    Root, Run, RunChange, RunKind, Scan, SumKind, Sums, TreeKind, merge_dead, merge_rows,
     merge_runs,
 };
 

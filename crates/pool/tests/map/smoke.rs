@@ -7,8 +7,8 @@ use std::rc::Rc;
 use block::{Result, error};
 use pool::Address;
 use pool::map::{
-    DeadChange, DeadEntry, Form, Found, FromIter, MergeOptions, Node, Place, Pointer, Root, Run,
-    RunChange, RunKind, Store, SumKind, Sums, TreeKind, merge_dead, merge_rows, merge_runs,
+    DeadChange, DeadEntry, Form, Found, FromIter, MergeOptions, Node, Place, Pointer, Reads, Root,
+    Run, RunChange, RunKind, Store, SumKind, Sums, TreeKind, merge_dead, merge_rows, merge_runs,
 };
 
 use crate::bodies;
@@ -17,11 +17,15 @@ use crate::store::block_on;
 #[derive(Default)]
 struct Written(RefCell<BTreeMap<u64, Vec<u8>>>);
 
-impl Store for Written {
+impl Reads for Written {
     async fn read(&self, pointer: &Pointer, _: &Place) -> Result<Rc<Node>> {
         Err(error!(Corrupt, "a new tree reads nothing, and not {:?}", pointer.address))
     }
 
+    async fn rest(&self) {}
+}
+
+impl Store for Written {
     fn allocate(&self) -> Result<Address> {
         Ok(Address::from_bits(self.0.borrow().len() as u64 + 1))
     }
@@ -30,8 +34,6 @@ impl Store for Written {
         self.0.borrow_mut().insert(address.bits(), node.bytes().to_vec());
         Ok(())
     }
-
-    async fn rest(&self) {}
 }
 
 fn run(n: u64) -> RunChange {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use block::{Result, error};
 use pool::Address;
-use pool::map::{NODE_BYTES, Node, Place, Pointer, Store};
+use pool::map::{NODE_BYTES, Node, Place, Pointer, Reads, Store};
 
 /// Blocks of an extent in these tests. They are few, so that runs meet the ends of extents.
 const EXTENT_BLOCKS: u64 = 64;
@@ -75,7 +75,7 @@ impl TestStore {
     }
 }
 
-impl Store for TestStore {
+impl Reads for TestStore {
     async fn read(&self, pointer: &Pointer, place: &Place) -> Result<Rc<Node>> {
         self.wait().await;
         self.reads.set(self.reads.get() + 1);
@@ -88,6 +88,12 @@ impl Store for TestStore {
         Node::open(bytes, pointer, place)
     }
 
+    async fn rest(&self) {
+        self.wait().await;
+    }
+}
+
+impl Store for TestStore {
     fn allocate(&self) -> Result<Address> {
         Ok(self.take_one())
     }
@@ -103,10 +109,6 @@ impl Store for TestStore {
             assert!(before.is_none(), "a node at {address:?} is overwritten");
         }
         Ok(())
-    }
-
-    async fn rest(&self) {
-        self.wait().await;
     }
 }
 
