@@ -39,9 +39,26 @@ const FILES: u64 = 1 << 32;
 const MAIN: usize = 0;
 
 /// A simulated world: virtual clock, disks, network, persistent memory and tasks. It runs in one thread, and depends on
-/// one seed.
+/// one seed. Its tasks are dropped with its last handle.
 #[derive(Clone)]
-pub struct SimWorld(Rc<Inner>);
+pub struct SimWorld(
+    Rc<Inner>,
+    #[allow(dead_code, reason = "dropped with the last handle")] Option<Rc<End>>,
+);
+
+/// Drops the tasks of a world when it is dropped. They hold the world, and would keep its memory.
+struct End(Weak<Inner>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // A panic is reported by the test that failed.
+        if let Some(world) = self.0.upgrade()
+            && !std::thread::panicking()
+        {
+            world.drop_tasks();
+        }
+    }
+}
 
 struct Inner {
     me: Weak<Self>,
@@ -130,7 +147,7 @@ impl SimWorld {
     /// Creates a simulated world without disks and tasks, with a buffer pool of `bytes` bytes.
     pub fn with_pool(seed: u64, bytes: usize) -> Self {
         let clock = Clock::new(seed);
-        Self(Rc::new_cyclic(|me| Inner {
+        let inner = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             network: Network::new(&clock),
             clock,
@@ -145,7 +162,9 @@ impl SimWorld {
             memory: AllMemory::default(),
             process: Cell::default(),
             running: Cell::new(false),
-        }))
+        });
+        let end = Rc::new(End(Rc::downgrade(&inner)));
+        Self(inner, Some(end))
     }
 
     /// Returns the environment that the code under test gets: clock, disks, network and buffers of the simulated world.
@@ -323,17 +342,7 @@ impl SimWorld {
 
     /// Drops all tasks and all network listeners of the simulated world. Operations of disks in flight continue.
     pub fn drop_tasks(&self) {
-        let tasks = self.0.tasks.replace(vec![None]);
-        self.0.free.borrow_mut().clear();
-        drop(tasks);
-        self.0.network.clear();
-        // Old wakers hold task numbers that new tasks will reuse.
-        self.0
-            .ready
-            .0
-            .lock()
-            .expect("no task panics while it holds the list of woken tasks")
-            .clear();
+        self.0.drop_tasks();
     }
 
     fn stuck(&self, why: &'static str) -> Stuck {
@@ -425,9 +434,19 @@ impl Inner {
 }
 
 impl Inner {
+    fn drop_tasks(&self) {
+        let tasks = self.tasks.replace(vec![None]);
+        self.free.borrow_mut().clear();
+        drop(tasks);
+        self.network.clear();
+        // Old wakers hold task numbers that new tasks will reuse.
+        self.ready.0.lock().expect("no task panics while it holds the list of woken tasks").clear();
+    }
+
     /// Creates the simulated disk that stands for a new file of `size` bytes. The disk has no faults.
     fn file(&self, size: u64) -> Rc<SimDisk> {
-        let world = SimWorld(self.me.upgrade().expect("the world lives while its calls run"));
+        let me = self.me.upgrade().expect("the world lives while its calls run");
+        let world = SimWorld(me, None);
         let number = FILES + self.disks.len() as u64;
         SimDisk::new(&world, number, DiskConfig::new(size, Profile::Native512))
     }

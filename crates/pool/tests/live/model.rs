@@ -199,8 +199,6 @@ fn run(seed: u64, steps: u64, scale: Scale) {
         }
         model.check(&env, &pool).await;
     });
-    // The tasks of the pool have it, and so the memory of its disk.
-    world.kill();
 }
 
 /// Runs `count` seeds, or those that the environment names.
