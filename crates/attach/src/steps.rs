@@ -227,11 +227,9 @@ fn open_unused(device: Device, link: &Path, patience: Duration) -> Result<File> 
         let users = Users::of(device, link);
         let limit = match alone {
             Some(alone) if users.is_empty() => return Ok(alone),
+            _ if users.stay() => patience,
             // A process that has the device open may close it soon, and a mount that is not listed is being unmounted.
-            // A listed mount stays.
-            Some(_) => patience.max(GLANCE),
-            None if users.is_empty() => patience.max(GLANCE),
-            None => patience,
+            _ => patience.max(GLANCE),
         };
         if begun.elapsed() >= limit {
             bail!(InUse, "{} {users}", link.display());

@@ -27,6 +27,11 @@ impl Users {
         *self == Self::default()
     }
 
+    /// Whether one of the users keeps the block device until an operator ends it: a mount, swap or a device on it.
+    pub(crate) fn stay(&self) -> bool {
+        !(self.mounts.is_empty() && self.swaps.is_empty() && self.holders.is_empty())
+    }
+
     /// Returns the users of the block device `device`. `link` is the path of a link to the device, which mounts may
     /// use.
     pub(crate) fn of(device: Device, link: &Path) -> Self {
