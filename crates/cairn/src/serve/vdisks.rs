@@ -1,5 +1,5 @@
 //! The routes of the control socket for volumes and virtual disks. Each request is a command to the device that holds
-//! them.
+//! them. The fields of a query are listed one by one, because the numbers of flattened arguments would stay text.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -118,8 +118,8 @@ impl Reached {
 }
 
 impl Inner {
-    /// Compares reachable with used blocks, accounts with trees, and holds with clones. No checkpoint runs. If the pool can be written, it has no changes since the
-    /// last one.
+    /// Compares reachable with used blocks, accounts with trees, and holds with clones. No checkpoint runs. If the pool
+    /// can be written, it has no changes since the last one.
     ///
     /// # Errors
     /// Those of the device for tables.
@@ -134,9 +134,9 @@ impl Inner {
             let copies = reached.copies.drain(..);
             checked.copies.extend(copies.map(|error| format!("the table {table:?}: {error}")));
         }
-        let mut holders: BTreeMap<(u64, Number), BTreeSet<u64>> = BTreeMap::new();
+        let mut holds: BTreeMap<(u64, Number), BTreeSet<u64>> = BTreeMap::new();
         for hold in self.tables.all_of::<HoldRow>(&[]).await? {
-            holders.entry((hold.vdisk, hold.number)).or_default().insert(hold.holder);
+            holds.entry((hold.vdisk, hold.number)).or_default().insert(hold.hold);
         }
         for row in self.tables.all_of::<VdiskRow>(&[]).await? {
             checked.vdisks += u64::from(row.state == VdiskState::LIVE);
@@ -145,7 +145,7 @@ impl Inner {
                 Ok(vdisk) => self.reach_line(&vdisk, &mut reached).await?,
                 Err(error) => vec![error.to_string()],
             };
-            damage.extend(self.check_holds(&row, &holders).await?);
+            damage.extend(self.check_holds(&row, &holds).await?);
             checked.damage.extend(damage.into_iter().map(|words| format!("{name}: {words}")));
             let copies = reached.copies.drain(..);
             checked.copies.extend(copies.map(|error| format!("{name}: {error}")));
@@ -161,17 +161,17 @@ impl Inner {
         Ok(checked)
     }
 
-    /// Compares the holds on the snapshots of a line, and its own hold, with `holders`: the vdisks that depend on each
-    /// snapshot. Returns the differences.
+    /// Compares the holds on the snapshots of a line, and its own hold, with the numbers of the holds of each snapshot.
+    /// The hold of a vdisk has its number. Returns the differences.
     async fn check_holds(
         &self,
         row: &VdiskRow,
-        holders: &BTreeMap<(u64, Number), BTreeSet<u64>>,
+        holds: &BTreeMap<(u64, Number), BTreeSet<u64>>,
     ) -> Result<Vec<String>> {
-        let of = |vdisk, number| holders.get(&(vdisk, number));
+        let of = |vdisk, number| holds.get(&(vdisk, number));
         let mut damage = Vec::new();
         let origin = of(row.origin, row.origin_number);
-        if row.origin != 0 && !origin.is_some_and(|holders| holders.contains(&row.vdisk)) {
+        if row.origin != 0 && !origin.is_some_and(|holds| holds.contains(&row.vdisk)) {
             damage.push(format!("it has no hold on snapshot {} of its origin", row.origin_number));
         }
         for SnapshotRow { vdisk, number, holds, .. } in

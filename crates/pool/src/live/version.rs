@@ -1,6 +1,7 @@
 //! Versions: the head of a vdisk or a snapshot of it, and where their blocks are.
 
 use std::cell::{Cell, RefCell};
+use std::iter;
 use std::rc::Rc;
 
 use block::{Result, bail};
@@ -105,11 +106,7 @@ impl Version {
         let mut parts = SmallVec::new();
         self.add_parts_to(&mut parts);
         let own_parts = parts.len();
-        let mut next = self.parent();
-        while let Some(version) = next {
-            version.add_parts_to(&mut parts);
-            next = version.parent();
-        }
+        self.origins().for_each(|origin| origin.add_parts_to(&mut parts));
         Ok(View { parts, own_parts, trees: self.trees(epoch.get())? })
     }
 
@@ -123,10 +120,8 @@ impl Version {
         }
         let mut layers = Vec::new();
         let own = self.add_layers_to(&mut layers);
-        let mut next = self.parent();
-        while let Some(version) = next {
-            version.add_layers_to(&mut layers);
-            next = version.parent();
+        for origin in self.origins() {
+            origin.add_layers_to(&mut layers);
         }
         if layers.len() > TREES_MAX {
             let (vdisk, trees) = (self.vdisk.number, layers.len());
@@ -144,17 +139,7 @@ impl Version {
 
     /// Whether the lists of trees of this version and of its origins are known.
     fn is_listed(&self) -> bool {
-        if !self.has_list() {
-            return false;
-        }
-        let mut next = self.parent();
-        while let Some(version) = next {
-            if !version.has_list() {
-                return false;
-            }
-            next = version.parent();
-        }
-        true
+        self.has_list() && self.origins().all(|origin| origin.has_list())
     }
 
     fn has_list(&self) -> bool {
@@ -170,6 +155,11 @@ impl Version {
             Some(Origin::Version(version)) => Some(version.clone()),
             _ => None,
         }
+    }
+
+    /// Returns the versions from which this one inherits, the nearest first, up to trees that are known.
+    fn origins(&self) -> impl Iterator<Item = Rc<Self>> {
+        iter::successors(self.parent(), |version| version.parent())
     }
 
     /// Reads the lists of trees that are not known.

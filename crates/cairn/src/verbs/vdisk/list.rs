@@ -39,8 +39,7 @@ struct Snapshot {
 /// Lists the virtual disks of all pools or of one, or the snapshots of one virtual disk. With `shared` counts what each
 /// shares.
 pub fn run(form: Form, of: Option<&str>, shared: bool, at: &At) -> Result {
-    let list = |client: &Client, pool: &str| {
-        let mut all = vdisks(client, pool)?;
+    let count = |client: &Client, pool: &str, mut all: Vec<Vdisk>| {
         if shared {
             count_shared_of_vdisks(client, pool, &mut all)?;
         }
@@ -50,8 +49,11 @@ pub fn run(form: Form, of: Option<&str>, shared: bool, at: &At) -> Result {
         let mut all = Vec::new();
         for client in at.all()? {
             for pool in pools(&client) {
-                let vdisks: Result<_> = list(&client, &pool.join("/"));
-                all.extend(vdisks.unwrap_or_default());
+                let pool = pool.join("/");
+                // A versioned device has no such list.
+                let vdisks = vdisks(&client, &pool).unwrap_or_default();
+                let counted: Result<_> = count(&client, &pool, vdisks);
+                all.extend(counted?);
             }
         }
         return print_vdisks(form, &all);
@@ -60,7 +62,7 @@ pub fn run(form: Form, of: Option<&str>, shared: bool, at: &At) -> Result {
     let target = match (as_pool, Target::find(at, word)) {
         (_, Ok(target)) => target,
         (Ok((client, pool)), _) if pools(&client).contains(&vec![pool.clone()]) => {
-            return print_vdisks(form, &list(&client, &pool)?);
+            return print_vdisks(form, &count(&client, &pool, vdisks(&client, &pool)?)?);
         }
         (Ok(_), Err(failure)) | (Err(failure), _) => return Err(failure),
     };
