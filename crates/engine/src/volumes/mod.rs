@@ -70,6 +70,16 @@ struct Entry {
     unused: Notify,
 }
 
+impl Entry {
+    /// Marks the volume as left if it is open on the device `node`, and returns its node.
+    fn leave(&self, node: NodeId) -> Option<OpenNode> {
+        let mut open = self.open.borrow_mut();
+        let open = open.as_mut().filter(|open| open.holder.node == node && !open.is_left)?;
+        open.is_left = true;
+        Some(open.clone())
+    }
+}
+
 /// The node of an open volume.
 #[derive(Clone)]
 struct OpenNode {
@@ -78,7 +88,7 @@ struct OpenNode {
     holder: Rc<Holder>,
     node: NodeId,
     portal: Portal,
-    /// Whether a live change has closed the volume and must open it again.
+    /// Whether a live change has begun to close the volume and must open it again.
     is_left: bool,
 }
 
@@ -408,17 +418,14 @@ impl VolumeSet {
 
 impl PausedVolumes {
     /// Closes the open volumes of the device `node`, which is about to be closed. They can be opened again on another
-    /// device of its name ([`PausedVolumes::rejoin`]). If the future is dropped, some of them stay open.
+    /// device of its name ([`PausedVolumes::rejoin`]). If the future is dropped, some of them stay open, and a closing
+    /// that has begun goes on.
     pub async fn leave(&self, node: NodeId) {
         for entry in self.entries() {
-            let open = entry.open.borrow().clone();
-            let Some(open) = open.filter(|open| open.holder.node == node && !open.is_left) else {
-                continue;
-            };
-            self.0.close(&open).await;
-            if let Some(open) = &mut *entry.open.borrow_mut() {
-                open.is_left = true;
-            }
+            let Some(open) = entry.leave(node) else { continue };
+            let volumes = self.0.clone();
+            let closing = async move { volumes.close(&open).await };
+            self.0.0.env.run_to_end("the closing of a volume", closing).await;
         }
     }
 

@@ -8,7 +8,7 @@ use block::{ByteRange, ErrorKind};
 use graph::live::Unchanged;
 use sim::Faults;
 
-use crate::rig::{BLOCK, Rig, connect, read, spec, write};
+use crate::rig::{BLOCK, LIMIT, Rig, connect, read, spec, write};
 
 pub const PASS: &str = "p = { kind = \"pass\", on = \"a\" }\n";
 
@@ -133,6 +133,25 @@ fn volumes_stay_open_when_live_change_fails() {
     let before = load.done.get();
     rig.pass(Duration::from_secs(1));
     assert!(load.done.get() > before + 100, "the clients go on");
+    load.end(&rig);
+}
+
+/// The closing of a volume takes longer than the change may.
+#[test]
+fn volumes_are_opened_again_when_live_change_ends_while_they_are_closed() {
+    let slow = |below, on| spec(below, on).replace("\"300ms\"", "\"300ms\", closing = \"32s\"");
+    let rig = Rig::new(&slow("", "a"));
+    let load = Rc::<Load>::default();
+    load.begin(&rig, "vms/left", 2);
+    load.begin(&rig, "vms/right", 2);
+    rig.pass(Duration::from_secs(1));
+    let changed = rig.change(&slow(PASS, "p"));
+    let Err(Unchanged::Failed(error)) = changed else { panic!("it ends after {LIMIT:?}") };
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    let before = load.done.get();
+    rig.pass(Duration::from_secs(4));
+    assert!(load.done.get() > before + 100, "the clients go on");
+    assert_eq!(rig.count("open"), 2, "the closing that had begun went on to its end");
     load.end(&rig);
 }
 

@@ -38,6 +38,12 @@ const OPENING: OptionSpec = OptionSpec {
     help: "the time that each opening of a volume takes; by default none",
 };
 
+const CLOSING: OptionSpec = OptionSpec {
+    name: "closing",
+    help: "the time that each closing of a volume takes; by default none",
+    ..OPENING
+};
+
 const REFUSE: OptionSpec = OptionSpec {
     name: "refuse",
     value: ValueType::Switch,
@@ -53,7 +59,7 @@ pub const SHELF: Kind = Kind {
     summary: "holds volumes, for tests",
     manual: "# shelf",
     lowers: Lowers::One,
-    options: &[OPENING, REFUSE],
+    options: &[OPENING, CLOSING, REFUSE],
     capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },
     verbs: VERBS,
     maker: Maker::Stateful {
@@ -97,6 +103,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let (env, refuses) = (making.env.clone(), making.config.switch(&REFUSE));
     let opening = making.config.duration(&OPENING).unwrap_or_default();
+    let closing = making.config.duration(&CLOSING).unwrap_or_default();
     let MakerArgs { mut lowers, state, .. } = making;
     Box::pin(async move {
         let lower = lowers.remove(0);
@@ -113,6 +120,7 @@ fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
             env,
             lower,
             opening,
+            closing,
             refuses,
             index: RefCell::new(index),
             is_dirty: Cell::new(is_dirty),
@@ -191,6 +199,7 @@ pub struct Shelf {
     env: Env,
     lower: Lower,
     opening: Duration,
+    closing: Duration,
     refuses: bool,
     index: RefCell<Index>,
     is_dirty: Cell<bool>,
@@ -441,12 +450,13 @@ impl Volumes for Shelf {
         self.opened.set(self.opened.get() + 1);
         *self.open.borrow_mut().entry(row.id()).or_default() += 1;
         let (lower, info) = (self.lower.clone(), self.info_of(&row));
-        let device =
-            Rc::new(ShelfVolume { lower, info, start: INDEX_BYTES + row.slot * SLOT_BYTES });
+        let start = INDEX_BYTES + row.slot * SLOT_BYTES;
+        let device = Rc::new(ShelfVolume { lower, info, start, is_closed: Cell::new(false) });
         Ok(Some(OpenedVolume { id: row.id(), device, needs: Needs::children(1) }))
     }
 
     async fn close(&self, id: VolumeId) {
+        self.env.sleep(self.closing).await;
         let mut open = self.open.borrow_mut();
         let count = open.get_mut(&id).expect("an open volume is closed");
         *count -= 1;
@@ -461,6 +471,7 @@ pub struct ShelfVolume {
     lower: Lower,
     info: Info,
     start: u64,
+    is_closed: Cell<bool>,
 }
 
 impl Device for ShelfVolume {
@@ -469,6 +480,7 @@ impl Device for ShelfVolume {
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
+        assert!(!self.is_closed.get(), "no request follows the closing of a volume");
         if let Some(range) = request.op.range() {
             request.op.set_range(range.at(self.start + range.start()));
         }
@@ -479,5 +491,9 @@ impl Device for ShelfVolume {
         let below = range.at(self.start + range.start());
         let below = Below { lower: 0, above: range.start(), range: below, how: "volume".into() };
         Ok(Resolved::places(range, vec![below]))
+    }
+    fn close(&self) -> LocalFuture<Handover> {
+        self.is_closed.set(true);
+        Box::pin(std::future::ready(None))
     }
 }
