@@ -152,13 +152,33 @@ fn virtual_disk_takes_snapshots_by_itself_and_keeps_some() {
     assert_eq!(listed(&dir, &["vms/db"]), ["vms/db@first", "vms/db@3"]);
     dir.text(&["vdisk", "clone", "vms/db@first", "vms/a"]);
     dir.text(&["vdisk", "clone", "vms/a", "vms/b"]);
-    let drawn = dir.text(&["vdisk", "tree", "vms"]);
-    assert_eq!(
-        drawn,
-        "vms/db  8 MiB\n`-- vms/a  8 MiB  of db@first\n    `-- vms/b  8 MiB  of a@2\n"
-    );
+    dir.text(&["vdisk", "clone", "vms/a", "vms/c"]);
+    dir.text(&["vdisk", "rm", "vms/a@3", "--yes"]);
+    let drawn = drawn(&dir);
+    let lines = [
+        "vms/db                   8 MiB",
+        "├─ @first                AGE old",
+        "│  └─ vms/a              8 MiB",
+        "│     ├─ @2              AGE old",
+        "│     │  └─ vms/b        8 MiB",
+        "│     └─ @3              removed, and kept for its clones",
+        "│        └─ vms/c        8 MiB",
+        "└─ and 1 more snapshot",
+    ];
+    assert_eq!(drawn, lines);
     let all: Vec<Value> = dir.json(0, &["vdisk", "ls"]);
-    assert_eq!((&all[2]["taking"], &all[2]["keep_last"]), (&"by_command".into(), &1.into()));
+    assert_eq!((&all[3]["taking"], &all[3]["keep_last"]), (&"by_command".into(), &1.into()));
+}
+
+/// Returns the lines of the tree of the pool, without the ages of snapshots.
+fn drawn(dir: &Dir) -> Vec<String> {
+    let text = dir.text(&["vdisk", "tree", "vms"]);
+    let without_age =
+        |line: &str| match line.strip_suffix(" old").and_then(|it| it.rsplit_once("  ")) {
+            Some((name, _)) => format!("{name}  AGE old"),
+            None => line.to_owned(),
+        };
+    text.lines().map(without_age).collect()
 }
 
 #[test]
@@ -178,7 +198,12 @@ fn rollback_goes_back_and_forward() {
     assert_eq!(back, words);
     io(&dir, "vms/web", &["read -P 1 0 64k", "write -P 3 64k 64k"]);
     assert_eq!(listed(&dir, &["vms/web"]).len(), 2);
-    assert_eq!(dir.text(&["vdisk", "tree", "vms"]), "vms/web  8 MiB  of web@monday\n");
+    let lines = [
+        "vms/web                  8 MiB, rolled back to @monday",
+        "├─ @monday               AGE old",
+        "└─ and 1 more snapshot",
+    ];
+    assert_eq!(drawn(&dir), lines);
     serve.signal("KILL");
     drop(serve);
     let _serve = begin(&dir, "g.toml");

@@ -1,13 +1,15 @@
-//! Pictures of a graph: as a tree for the terminal, as an SVG image, as text for Graphviz.
+//! Pictures of a graph: as a tree for the terminal, as an SVG image, as text for Graphviz. The tree draws virtual disks too.
 
 mod dot;
 mod layout;
 mod svg;
 mod term;
+mod tree;
 
 pub use dot::dot;
 pub use svg::svg;
 pub use term::term;
+pub use tree::{Branch, tree};
 
 use api::{ExportView, Health, MemberState, NodeView, Power};
 use block::units::format_size;

@@ -447,7 +447,7 @@ pub const VERBS: &[VerbPage] = &[
         files: LIVE,
         examples: &[(
             "cairn vdisk tree vms",
-            "Draws the virtual disks of a pool and their clones.",
+            "Draws the virtual disks of a pool, their snapshots and clones.",
         )],
         see: &["cairn-vdisk-ls(1)"],
     },

@@ -131,21 +131,31 @@ pub fn vdisks(client: &Client, pool: &str) -> Result<Vec<Vdisk>> {
 
 /// Returns all snapshots of a virtual disk.
 fn snapshots(target: &Target) -> Result<Vec<Snapshot>> {
-    let (mut all, mut from): (Vec<Snapshot>, _) = (Vec::new(), 1);
+    let views = snapshot_views(&target.client, &target.pool, &target.name)?;
+    let named = |view: SnapshotView| {
+        let name = format!("{}@{}", target.name, snapshot_name(&view));
+        let snapshot = Target { name, pool: target.pool.clone(), client: target.client.clone() };
+        Snapshot { export: snapshot.export(), view, shared_bytes: None }
+    };
+    Ok(views.into_iter().map(named).collect())
+}
+
+/// Returns the facts about all snapshots of a virtual disk, in the order of their numbers.
+pub fn snapshot_views(client: &Client, pool: &str, vdisk: &str) -> Result<Vec<SnapshotView>> {
+    let (mut all, mut from): (Vec<SnapshotView>, _) = (Vec::new(), 1);
     loop {
-        let page = SnapshotsFrom { vdisk: target.name.clone(), from, most: PAGE_MAX };
-        let page = target.client.command::<ListSnapshots>(&target.pool, &page)?.snapshots;
+        let page = SnapshotsFrom { vdisk: vdisk.to_owned(), from, most: PAGE_MAX };
+        let page = client.command::<ListSnapshots>(pool, &page)?.snapshots;
         let is_last = page.len() < PAGE_MAX;
-        all.extend(page.into_iter().map(|view| {
-            let name = view.label.clone().unwrap_or_else(|| view.number.to_string());
-            let name = format!("{}@{name}", target.name);
-            let snapshot =
-                Target { name, pool: target.pool.clone(), client: target.client.clone() };
-            Snapshot { export: snapshot.export(), view, shared_bytes: None }
-        }));
+        all.extend(page);
         let Some(last) = all.last().filter(|_| !is_last) else { return Ok(all) };
-        from = last.view.number + 1;
+        from = last.number + 1;
     }
+}
+
+/// Returns the name of a snapshot without that of its virtual disk: its label, or else its number.
+pub fn snapshot_name(view: &SnapshotView) -> String {
+    view.label.clone().unwrap_or_else(|| view.number.to_string())
 }
 
 fn print_vdisks(form: Form, all: &[Vdisk]) -> Result {

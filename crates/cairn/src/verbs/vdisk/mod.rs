@@ -6,7 +6,7 @@
 //! | `name.rs` | finding the pool of a name, and the parts of the name |
 //! | `change.rs` | the verbs that change a pool |
 //! | `list.rs` | lists of virtual disks and snapshots |
-//! | `tree.rs` | the picture of clones |
+//! | `tree.rs` | the picture of snapshots and clones |
 
 mod change;
 mod list;
@@ -133,7 +133,7 @@ enum Verb {
         #[command(flatten)]
         how: How,
     },
-    /// Draw which virtual disks were cloned from which snapshots
+    /// Draw virtual disks, their snapshots, and the clones of these
     Tree {
         /// A pool; all pools without it
         #[arg(value_name = "POOL", add = complete::pool_or_volume())]
