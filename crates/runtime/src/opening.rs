@@ -334,16 +334,20 @@ fn queue_limit(device: u64, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Number of tries for a lock that no living process holds, and the pause between two tries. The kernel ends the ring
-/// of a killed process a moment after the process itself.
-const LOCK_TRIES: u32 = 500;
-const LOCK_REST: Duration = Duration::from_millis(10);
+/// Time to wait for a lock that no living process holds. The kernel keeps the lock of a killed process until the I/O of
+/// its ring has ended, and a flush that has begun may take many seconds on a slow disk. The wait blocks the core, so it
+/// is shorter than the watchdog's limit of 15 s.
+const LOCK_WAIT: Duration = Duration::from_secs(12);
+
+/// Pause between two tries for such a lock in the first second, and after it.
+const LOCK_RESTS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
 fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {
     if seeded::on(Bug::ServedUnlocked) {
         return Ok(());
     }
-    for _ in 0..LOCK_TRIES {
+    let mut waited = Duration::ZERO;
+    while waited < LOCK_WAIT {
         match sys::lock(file.as_raw_fd(), !open.read_only) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
             other => return other.tried(open, "lock"),
@@ -352,7 +356,9 @@ fn lock(open: &Open, file: &OwnedFd, stat: &Stat) -> Result<()> {
             let error = refused(open, ErrorKind::InUse, format_args!("is in use by {holder}"));
             return Err(error.next("stop that process, or name another disk"));
         }
-        std::thread::sleep(LOCK_REST);
+        let rest = LOCK_RESTS[usize::from(waited >= Duration::from_secs(1))];
+        std::thread::sleep(rest);
+        waited += rest;
     }
     let words = "is in use by unfinished I/O of an ended process, or by another machine; try again";
     Err(refused(open, ErrorKind::InUse, words))
