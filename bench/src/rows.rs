@@ -61,7 +61,9 @@ impl Row {
     pub fn failed(name: &str, error: String) -> Self {
         let (id, title, aim) =
             (name.to_owned(), name.to_owned(), "that it can be measured".to_owned());
-        Self { id, title, aim, figure: error, holds: Some(false), rounds: Value::Null }
+        // A row of a table is one line.
+        let figure = error.lines().collect::<Vec<_>>().join("; ");
+        Self { id, title, aim, figure, holds: Some(false), rounds: Value::Null }
     }
 
     /// Formats the row as one line for the terminal.
