@@ -62,6 +62,30 @@ fn detach_refuses_device_in_use_and_reports_user() {
     assert!(ran.code == 4 && ran.err.contains("is not attached; no device is attached"), "{ran:?}");
 }
 
+/// `attach` takes the name of a virtual disk, and gives the device another one. `detach` takes both.
+#[test]
+fn detach_takes_name_of_export() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let spec = "[disk]\na = { file = \"a.img\", size = \"64MiB\", create = true, label = true }\n\
+                [device]\nvms = { kind = \"pool\", on = \"a\" }\n";
+    dir.write("g.toml", spec);
+    let _serve = dir.serve(&["g.toml"]);
+    dir.text(&["vdisk", "create", "vms/web", "8M"]);
+    let name = Name::new(&dir);
+    name.attach("vms/web");
+    assert_eq!(
+        dir.text(&["detach", "vms/web", "--dry-run"]),
+        format!("{}  would be detached\n", name.shown())
+    );
+    dir.text(&["detach", "vms/web"]);
+    assert!(name.is_gone());
+    let ran = dir.cairn(&["detach", "vms/web"]);
+    assert!(ran.code == 4 && ran.err.contains("vms/web is not attached"), "{ran:?}");
+}
+
 #[test]
 fn detach_removes_device_with_longest_name_after_kill() {
     if !is_root() {

@@ -353,9 +353,12 @@ impl Attachments {
         });
     }
 
+    /// Returns the device with this name or path, or else the device of the export with this name.
     fn named(&self, name: &str) -> Result<Rc<One>> {
         let all = self.all.borrow();
-        let found = all.iter().find(|one| one.view.name == name || one.view.path == name);
+        let by_name = |one: &&Rc<One>| one.view.name == name || one.view.path == name;
+        let of_export = |one: &&Rc<One>| one.view.export == name;
+        let found = all.iter().find(by_name).or_else(|| all.iter().find(of_export));
         found.cloned().ok_or_else(|| {
             let names = all.iter().map(|one| one.view.name.as_str());
             let known = names::listed(names, "no device is attached", "attached devices:");

@@ -1,6 +1,6 @@
 //! `cairn attach` and `cairn detach`: an export as a block device of this machine.
 
-use api::{AttachRequest, Client, DetachRequest, Means, routes};
+use api::{AttachRequest, Attached, Client, DetachRequest, Means, routes};
 use attach::{Claim, Name};
 use clap::Args;
 
@@ -42,7 +42,7 @@ fn means(text: &str) -> std::result::Result<Means, String> {
 /// Arguments of `detach`.
 #[derive(Args)]
 pub struct DetachArgs {
-    /// The name of the device in /dev/cairn
+    /// The name of the device in /dev/cairn, or of its export
     #[arg(add = complete::attached())]
     name: String,
     /// Show the steps without doing anything
@@ -87,9 +87,8 @@ impl DetachArgs {
     pub fn run(self, form: Form) -> Result {
         let name = self.name.strip_prefix("/dev/cairn/").unwrap_or(&self.name).to_owned();
         let has = |client: &Client| {
-            client
-                .get(&routes::STATUS)
-                .is_ok_and(|status| status.attached.iter().any(|one| one.name == name))
+            let is_it = |one: &Attached| one.name == name || one.export == name;
+            client.get(&routes::STATUS).is_ok_and(|status| status.attached.iter().any(is_it))
         };
         let client = match self.at.one_that(&format!("has attached {name}"), has) {
             Err(failure) if failure.code == Exit::NotFound.code() => {
@@ -103,9 +102,10 @@ impl DetachArgs {
         form.print(&detached, || format!("{}  {would}detached\n", detached.path))
     }
 
-    /// Removes the parts of the device `name` that an ended process left. Returns `failure` if there are none.
+    /// Removes the parts of the device `name`, or of the device of this export, that an ended process left. Returns
+    /// `failure` if there are none.
     fn clear(&self, name: &str, failure: Failure) -> Result {
-        let name: Name = name.parse()?;
+        let name = Name::of_export(name)?;
         if !attach::is_left(&name) {
             return Err(not_attached(&name, failure));
         }

@@ -99,9 +99,8 @@ fn branch(node: &Node, under: Option<&str>) -> Branch {
         (Some((vdisk, snapshot)), _) if vdisk == node.view.name => {
             facts.push_str(&format!(", rolled back to @{snapshot}"));
         }
-        (Some((vdisk, snapshot)), None) => {
-            facts.push_str(&format!(", clone of {vdisk}@{snapshot}"))
-        }
+        // The virtual disk of that snapshot was removed.
+        (Some((_, snapshot)), None) => facts.push_str(&format!(", clone of a removed @{snapshot}")),
         _ => {}
     }
     Branch { name: node.export.clone(), facts, below: snapshots(node) }
