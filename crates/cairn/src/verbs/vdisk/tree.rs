@@ -18,26 +18,27 @@ use crate::running::At;
 /// Most snapshots that are drawn below a virtual disk, and most clones below a snapshot.
 const SHOWN_MAX: usize = 10;
 
-/// A virtual disk with its snapshots and their clones.
+/// Most clones of clones that are drawn below each other.
+const LEVELS_MAX: usize = 20;
+
+/// A virtual disk with its snapshots.
 #[derive(Serialize)]
 struct Node {
-    export: String,
     #[serde(flatten)]
-    view: VdiskView,
+    vdisk: Vdisk,
     /// The snapshots that have a label or clones, in the order of their numbers.
     snapshots: Vec<SnapshotView>,
     /// Number of the other snapshots.
     other_snapshots: usize,
-    clones: Vec<Node>,
 }
 
-/// Prints the tree of the virtual disks of one pool, or of all.
+/// Prints the tree of the virtual disks of one pool, or of all. The JSON is a list, for chains of clones may be long.
 pub fn run(form: Form, pool: Option<&str>, at: &At) -> Result {
     let mut all = Vec::new();
     match pool {
         Some(pool) => {
             let (client, pool) = find_pool(at, pool)?;
-            all.extend(nodes(&client, &pool, vdisks(&client, &pool)?)?);
+            all.push(nodes(&client, &pool, vdisks(&client, &pool)?)?);
         }
         None => {
             for client in at.all()? {
@@ -45,12 +46,24 @@ pub fn run(form: Form, pool: Option<&str>, at: &At) -> Result {
                     let pool = pool.join("/");
                     // A versioned device has no such list.
                     let vdisks = vdisks(&client, &pool).unwrap_or_default();
-                    all.extend(nodes(&client, &pool, vdisks)?);
+                    all.push(nodes(&client, &pool, vdisks)?);
                 }
             }
         }
     }
-    form.print(&all, || tree(&all.iter().map(|node| branch(node, None)).collect::<Vec<_>>()))
+    let list: Vec<&Node> = all.iter().flatten().collect();
+    form.print(&list, || tree(&all.iter().flat_map(|pool| branches(pool)).collect::<Vec<_>>()))
+}
+
+fn nodes(client: &Client, pool: &str, all: Vec<Vdisk>) -> Result<Vec<Node>> {
+    let node = |vdisk: Vdisk| {
+        let mut snapshots = snapshot_views(client, pool, &vdisk.view.name)?;
+        let count = snapshots.len();
+        snapshots.retain(|snapshot| snapshot.label.is_some() || snapshot.clones > 0);
+        let other_snapshots = count - snapshots.len();
+        Ok(Node { vdisk, snapshots, other_snapshots })
+    };
+    all.into_iter().map(node).collect()
 }
 
 /// Returns the virtual disk and the snapshot that a virtual disk comes from.
@@ -59,90 +72,87 @@ fn origin(view: &VdiskView) -> Option<(&str, &str)> {
     Some((vdisk, snapshot?))
 }
 
-/// Puts the virtual disks of a pool below those that they were cloned from. A clone of a removed one is a root.
-fn nodes(client: &Client, pool: &str, all: Vec<Vdisk>) -> Result<Vec<Node>> {
-    let names: BTreeSet<String> = all.iter().map(|vdisk| vdisk.view.name.clone()).collect();
-    let mut below: BTreeMap<Option<String>, Vec<Node>> = BTreeMap::new();
-    for Vdisk { export, view, .. } in all {
+/// Returns the lines of the virtual disks of a pool. A clone of a removed one is a root.
+fn branches(pool: &[Node]) -> Vec<Branch> {
+    let names: BTreeSet<&str> = pool.iter().map(|node| &*node.vdisk.view.name).collect();
+    let mut clones = BTreeMap::<_, BTreeMap<_, Vec<_>>>::new();
+    let mut roots = Vec::new();
+    for node in pool {
+        let view = &node.vdisk.view;
         // After a rollback, a virtual disk comes from a snapshot of its own.
-        let is_other = |name: &str| *name != view.name && names.contains(name);
-        let from = origin(&view).map(|(vdisk, _)| vdisk).filter(|name| is_other(name));
-        let from = from.map(str::to_owned);
-        let mut snapshots = snapshot_views(client, pool, &view.name)?;
-        let count = snapshots.len();
-        snapshots.retain(|snapshot| snapshot.label.is_some() || snapshot.clones > 0);
-        let other_snapshots = count - snapshots.len();
-        let clones = Vec::new();
-        below.entry(from).or_default().push(Node {
-            export,
-            view,
-            snapshots,
-            other_snapshots,
-            clones,
-        });
-    }
-    Ok(grown(&mut below, None))
-}
-
-fn grown(below: &mut BTreeMap<Option<String>, Vec<Node>>, of: Option<String>) -> Vec<Node> {
-    let mut nodes = below.remove(&of).unwrap_or_default();
-    for node in &mut nodes {
-        node.clones = grown(below, Some(node.view.name.clone()));
-    }
-    nodes
-}
-
-/// Returns the line of a virtual disk, and those of its snapshots. `under` is the snapshot that the line is below.
-fn branch(node: &Node, under: Option<&str>) -> Branch {
-    let mut facts = format_size(node.view.size_bytes);
-    match (origin(&node.view), under) {
-        (Some((vdisk, snapshot)), _) if vdisk == node.view.name => {
-            facts.push_str(&format!(", rolled back to @{snapshot}"));
+        match origin(view).filter(|(name, _)| *name != view.name && names.contains(name)) {
+            Some((vdisk, snapshot)) => {
+                let of = clones.entry(vdisk).or_default();
+                of.entry(snapshot).or_default().push(node);
+            }
+            None => roots.push(node),
         }
-        // The virtual disk of that snapshot was removed.
-        (Some((_, snapshot)), None) => facts.push_str(&format!(", clone of a removed @{snapshot}")),
-        _ => {}
     }
-    Branch { name: node.export.clone(), facts, below: snapshots(node) }
+    let picture = Picture(clones);
+    roots.into_iter().map(|node| picture.vdisk(node, 0)).collect()
 }
 
-/// Returns the lines of the newest snapshots with clones, and of the newest with labels.
-fn snapshots(node: &Node) -> Vec<Branch> {
-    let mut of: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
-    for clone in &node.clones {
-        of.entry(origin(&clone.view).map_or("", |(_, snapshot)| snapshot)).or_default().push(clone);
-    }
-    let mut shown: Vec<&SnapshotView> = node.snapshots.iter().collect();
-    shown.sort_by_key(|snapshot| (snapshot.clones == 0, Reverse(snapshot.number)));
-    shown.truncate(SHOWN_MAX);
-    shown.sort_by_key(|snapshot| snapshot.number);
-    let mut lines: Vec<Branch> = Vec::new();
-    for snapshot in &shown {
-        let name = snapshot_name(snapshot);
-        let age = format_duration(since(snapshot.taken_unix_us / 1_000_000));
-        let below = clones(&name, &of.remove(&*name).unwrap_or_default());
-        lines.push(Branch { name: format!("@{name}"), facts: format!("{age} old"), below });
-    }
-    // A removed snapshot stays while it has clones.
-    of.retain(|name, _| node.snapshots.iter().all(|snapshot| snapshot_name(snapshot) != *name));
-    for (name, all) in of.iter().take(SHOWN_MAX) {
-        let facts = "removed, and kept for its clones".to_owned();
-        lines.push(Branch { name: format!("@{name}"), facts, below: clones(name, all) });
-    }
-    let more = node.snapshots.len() - shown.len()
-        + node.other_snapshots
-        + of.len().saturating_sub(SHOWN_MAX);
-    if more > 0 {
-        lines.push(Branch::left_out(format!("and {}", count(more as u64, "more snapshot"))));
-    }
-    lines
-}
+/// The clones of the snapshots of each virtual disk, by their names.
+#[derive(Default)]
+struct Picture<'p>(BTreeMap<&'p str, BTreeMap<&'p str, Vec<&'p Node>>>);
 
-fn clones(snapshot: &str, all: &[&Node]) -> Vec<Branch> {
-    let shown = all.iter().take(SHOWN_MAX);
-    let mut lines: Vec<Branch> = shown.map(|clone| branch(clone, Some(snapshot))).collect();
-    if all.len() > SHOWN_MAX {
-        lines.push(Branch::left_out(format!("and {} more", all.len() - SHOWN_MAX)));
+impl Picture<'_> {
+    /// Returns the line of a virtual disk at `level`, and those of its snapshots.
+    fn vdisk(&self, node: &Node, level: usize) -> Branch {
+        let Node { vdisk: Vdisk { export, view, .. }, .. } = node;
+        let mut facts = format_size(view.size_bytes);
+        match origin(view) {
+            Some((vdisk, snapshot)) if vdisk == view.name => {
+                facts.push_str(&format!(", rolled back to @{snapshot}"));
+            }
+            // The virtual disk of that snapshot was removed.
+            Some((_, snapshot)) if level == 0 => {
+                facts.push_str(&format!(", clone of a removed @{snapshot}"));
+            }
+            _ => {}
+        }
+        Branch { name: export.clone(), facts, below: self.snapshots(node, level) }
     }
-    lines
+
+    /// Returns the lines of the newest snapshots with clones, and of the newest with labels.
+    fn snapshots(&self, node: &Node, level: usize) -> Vec<Branch> {
+        let none = BTreeMap::new();
+        let clones = self.0.get(&*node.vdisk.view.name).unwrap_or(&none);
+        let mut shown: Vec<&SnapshotView> = node.snapshots.iter().collect();
+        shown.sort_by_key(|snapshot| (snapshot.clones == 0, Reverse(snapshot.number)));
+        shown.truncate(SHOWN_MAX);
+        shown.sort_by_key(|snapshot| snapshot.number);
+        let mut lines = Vec::new();
+        for snapshot in &shown {
+            let name = snapshot_name(snapshot);
+            let age = format_duration(since(snapshot.taken_unix_us / 1_000_000));
+            let below = clones.get(&*name).map(|all| self.clones(all, level));
+            let (name, below) = (format!("@{name}"), below.unwrap_or_default());
+            lines.push(Branch { name, facts: format!("{age} old"), below });
+        }
+        // A removed snapshot stays while it has clones.
+        let known: BTreeSet<String> = node.snapshots.iter().map(snapshot_name).collect();
+        let removed: Vec<_> = clones.iter().filter(|(name, _)| !known.contains(**name)).collect();
+        for (name, all) in removed.iter().take(SHOWN_MAX) {
+            let (name, facts) = (format!("@{name}"), "removed, and kept for its clones".to_owned());
+            lines.push(Branch { name, facts, below: self.clones(all, level) });
+        }
+        let all = node.snapshots.len() + node.other_snapshots + removed.len();
+        if all > lines.len() {
+            let more = count((all - lines.len()) as u64, "more snapshot");
+            lines.push(Branch::left_out(format!("and {more}")));
+        }
+        lines
+    }
+
+    /// Returns the lines of the clones of a virtual disk at `level`.
+    fn clones(&self, all: &[&Node], level: usize) -> Vec<Branch> {
+        let shown = if level < LEVELS_MAX { SHOWN_MAX } else { 0 };
+        let nodes = all.iter().take(shown);
+        let mut lines: Vec<Branch> = nodes.map(|clone| self.vdisk(clone, level + 1)).collect();
+        if all.len() > lines.len() {
+            lines.push(Branch::left_out(format!("and {} more", all.len() - lines.len())));
+        }
+        lines
+    }
 }
