@@ -200,9 +200,9 @@ impl Inner {
         most: usize,
     ) -> Result<(Vec<SnapshotRow>, Option<Number>)> {
         let key = snapshot_key(line, from);
+        let most = most.min(PAGE_ROWS_MAX);
         let (mut rows, rest) =
-            self.tables.page::<SnapshotRow>(&key, most.min(PAGE_ROWS_MAX)).await?;
-        rows.retain(|row| row.vdisk == line);
+            self.tables.page::<SnapshotRow>(&line.to_be_bytes(), &key, most).await?;
         let next = rows.last().filter(|_| rest.is_some()).map(|row| row.number + 1);
         rows.retain(is_named);
         Ok((rows, next))

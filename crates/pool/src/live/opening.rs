@@ -334,7 +334,7 @@ impl Inner {
         }
         let mut next = Some(vec![0; Table::Free.key_bytes()]);
         while let Some(from) = next {
-            let (rows, rest) = self.tables.page::<FreeRow>(&from, PAGE_ROWS_MAX).await?;
+            let (rows, rest) = self.tables.page::<FreeRow>(&[], &from, PAGE_ROWS_MAX).await?;
             for row in rows {
                 let load =
                     |space: &mut Space| space.load_free(row.extent, row.part as u32, &row.bitmap);

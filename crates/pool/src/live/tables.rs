@@ -128,8 +128,8 @@ impl Tables {
         Ok(None)
     }
 
-    /// Returns up to `most` rows, in the order of their keys, from the key `from` on, and the key from which the next
-    /// page begins; `None` behind the last row.
+    /// Returns up to `most` rows whose keys begin with `prefix`, in the order of their keys, from the key `from` on, and
+    /// the key from which the next page begins; `None` behind the last such row.
     ///
     /// # Errors
     /// As [`Tables::get`].
@@ -138,12 +138,13 @@ impl Tables {
     /// If `most` is 0, or above [`PAGE_ROWS_MAX`].
     pub async fn page<R: Row>(
         &self,
+        prefix: &[u8],
         from: &[u8],
         most: usize,
     ) -> Result<(Vec<R>, Option<Vec<u8>>)> {
         assert!((1..=PAGE_ROWS_MAX).contains(&most), "a page of {most} rows");
         let _reading = self.lookups.0.reading();
-        let (tree, edits, mut last) = self.edits(R::TABLE, from, most);
+        let (tree, edits, mut last) = self.edits(R::TABLE, prefix, from, most);
         let mut rows: BTreeMap<Vec<u8>, Box<[u8]>> = BTreeMap::new();
         let mut scan = Scan::new(&self.lookups, &tree, row_key(from));
         'leaves: while let Some(leaf) = scan.next_leaf().await? {
@@ -152,7 +153,8 @@ impl Tables {
                 if key < from || edits.contains_key(key) {
                     continue;
                 }
-                if last.as_ref().is_some_and(|last| key > last.as_slice()) {
+                let is_behind = last.as_ref().is_some_and(|last| key > last.as_slice());
+                if is_behind || !key.starts_with(prefix) {
                     break 'leaves;
                 }
                 rows.insert(key.to_vec(), [key, value].concat().into());
@@ -169,7 +171,8 @@ impl Tables {
             last = Some(key.clone());
         }
         let page = rows.values().take(most).map(|row| decode(row)).collect::<Result<_>>()?;
-        Ok((page, last.and_then(|last| after(&last))))
+        let next = last.and_then(|last| after(&last)).filter(|next| next.starts_with(prefix));
+        Ok((page, next))
     }
 
     /// Returns all rows whose keys begin with `prefix`.
@@ -177,32 +180,24 @@ impl Tables {
     /// # Errors
     /// As [`Tables::get`].
     pub async fn all_of<R: Row>(&self, prefix: &[u8]) -> Result<Vec<R>> {
-        let width = R::TABLE.key_bytes();
         let mut from = prefix.to_vec();
-        from.resize(width, 0);
+        from.resize(R::TABLE.key_bytes(), 0);
         let mut all = Vec::new();
         let mut next = Some(from);
-        while let Some(from) = next.filter(|from| from.starts_with(prefix)) {
-            let (rows, rest) = self.page::<R>(&from, PAGE_ROWS_MAX).await?;
-            let mut key = Vec::new();
-            for row in rows {
-                key.clear();
-                row.encode(&mut key);
-                if !key.starts_with(prefix) {
-                    return Ok(all);
-                }
-                all.push(row);
-            }
+        while let Some(from) = next {
+            let (rows, rest) = self.page::<R>(prefix, &from, PAGE_ROWS_MAX).await?;
+            all.extend(rows);
             next = rest;
         }
         Ok(all)
     }
 
-    /// Returns the tree of a table, and the changes in memory from a key on, up to `most` rows. If there are more, the
-    /// last key is returned, too.
+    /// Returns the tree of a table, and the changes in memory to rows with the prefix, from a key on, up to `most` rows.
+    /// If there are more, the last key is returned, too.
     fn edits(
         &self,
         table: Table,
+        prefix: &[u8],
         from: &[u8],
         most: usize,
     ) -> (Root, BTreeMap<Vec<u8>, Edit>, Option<Vec<u8>>) {
@@ -213,7 +208,7 @@ impl Tables {
         for all in [&state.taken, &state.fresh] {
             let mut puts = 0;
             for (key, edit) in all.range(from.to_vec()..) {
-                if last.as_ref().is_some_and(|last| key > last) {
+                if last.as_ref().is_some_and(|last| key > last) || !key.starts_with(prefix) {
                     break;
                 }
                 puts += usize::from(edit.is_some());

@@ -240,10 +240,11 @@ pub async fn list_of(tables: &Tables, vdisk: u64, number: Number) -> Result<Vec<
     let mut from = [vdisk, number, 0].map(u64::to_be_bytes).concat();
     let mut list: Option<(Number, Vec<Layer>)> = None;
     loop {
-        let (rows, next) = tables.page::<TreeRow>(&from, TREES_MAX + 1).await?;
+        let of_vdisk = vdisk.to_be_bytes();
+        let (rows, next) = tables.page::<TreeRow>(&of_vdisk, &from, TREES_MAX + 1).await?;
         for row in rows {
             let last = list.as_ref().map_or(row.last, |(last, _)| *last);
-            if row.vdisk != vdisk || row.last != last || row.index == DEAD_ENTRIES_INDEX {
+            if row.last != last || row.index == DEAD_ENTRIES_INDEX {
                 return Ok(list.map_or(Vec::new(), |(_, layers)| layers));
             }
             let layer =
