@@ -6,7 +6,7 @@ use super::parse::NAME_MAX_BYTES;
 const KNOWN_MAX: usize = 512;
 
 /// Maximum number of known words that a message lists if none of them is similar. A longer list would hide the message.
-const LISTED_MAX: usize = 12;
+const LISTED_MAX: usize = 24;
 
 /// Returns the end of an error message about the unknown word `word`: the most similar of the `known` words; or all of
 /// them, if they are few; or nothing.
@@ -75,6 +75,6 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(guess("knovn9", &many[1..]).is_some() && guess("knovn9", &many).is_none());
         assert_eq!(hint("xyz", []), "");
-        assert_eq!(hint("xyz", (0..13).map(|_| "mirror")), "");
+        assert_eq!(hint("xyz", (0..=LISTED_MAX).map(|_| "mirror")), "");
     }
 }

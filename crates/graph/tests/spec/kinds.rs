@@ -93,6 +93,10 @@ pub const REGISTRY: Registry = Registry(&[
         capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },
         ..device("pool", Lowers::One, &[], plan_pool)
     },
+    Kind {
+        capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },
+        ..device("versioned", Lowers::One, &[option("size", SIZE, true)], plan_same)
+    },
 ]);
 
 const FILE: Kind = disk(
