@@ -335,8 +335,8 @@ fn queue_limit(device: u64, name: &str) -> u64 {
 }
 
 /// Time to wait for a lock that no living process holds. The kernel keeps the lock of a killed process until the I/O of
-/// its ring has ended, and a flush that has begun may take many seconds on a slow disk. The wait blocks the core, so it
-/// is shorter than the watchdog's limit of 15 s.
+/// its ring has ended, and a flush that has begun may take many seconds on a slow disk. The wait blocks the core, so the
+/// wait for one disk is shorter than the watchdog's limit of 15 s.
 const LOCK_WAIT: Duration = Duration::from_secs(12);
 
 /// Pause between two tries for such a lock in the first second, and after it.

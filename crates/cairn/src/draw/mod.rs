@@ -1,4 +1,5 @@
-//! Pictures of a graph: as a tree for the terminal, as an SVG image, as text for Graphviz. The tree draws virtual disks too.
+//! Pictures of a graph: as a tree for the terminal, as an SVG image, as text for Graphviz. The tree
+//! draws virtual disks too.
 
 mod dot;
 mod layout;

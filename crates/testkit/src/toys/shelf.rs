@@ -492,6 +492,7 @@ impl Device for ShelfVolume {
         let below = Below { lower: 0, above: range.start(), range: below, how: "volume".into() };
         Ok(Resolved::places(range, vec![below]))
     }
+
     fn close(&self) -> LocalFuture<Handover> {
         self.is_closed.set(true);
         Box::pin(std::future::ready(None))

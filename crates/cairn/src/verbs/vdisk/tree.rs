@@ -93,7 +93,6 @@ fn branches(pool: &[Node]) -> Vec<Branch> {
 }
 
 /// The clones of the snapshots of each virtual disk, by their names.
-#[derive(Default)]
 struct Picture<'p>(BTreeMap<&'p str, BTreeMap<&'p str, Vec<&'p Node>>>);
 
 impl Picture<'_> {
