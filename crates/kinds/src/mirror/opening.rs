@@ -40,9 +40,11 @@ pub struct Decision {
     pub states: Vec<MemberState>,
     /// For each member, the regions in which it differs from the members in sync.
     pub missing: Vec<Bitmap>,
+    /// Whether each member is present.
+    pub present: Vec<bool>,
     /// For each member, the last generation of the mirror's state that is known to be in the member's labels, and the
-    /// last generation that was sent to these labels.
-    pub known: Vec<(Generation, Generation)>,
+    /// last generation that was sent to these labels before this opening.
+    known: Vec<(Generation, Generation)>,
     /// For each member, whether all its bytes were copied from other members while another member was absent:
     /// [`Known::refilled`].
     pub refilled: Vec<bool>,
@@ -50,6 +52,22 @@ pub struct Decision {
     pub events: u64,
     /// End of the last scrub, and position of an interrupted scrub, from the newest state.
     pub scrubbed: Scrubbed,
+}
+
+impl Decision {
+    /// Returns for each member the last generation that is known to be in its labels, and the last one that was sent to
+    /// these labels, as the opening `incarnation` records them before its first state.
+    ///
+    /// A present member has exactly the known generation, and gets all later states from this opening. So the sent one
+    /// counts as of this opening: a later opening without the member then knows where its history ends
+    /// ([`Members::generation`]).
+    pub fn known_by(&self, incarnation: u64) -> Vec<(Generation, Generation)> {
+        let one = |(n, (known, sent)): (usize, &(Generation, Generation))| match self.present[n] {
+            true => (*known, Generation { incarnation, events: sent.events }),
+            false => (*known, *sent),
+        };
+        self.known.iter().enumerate().map(one).collect()
+    }
 }
 
 impl Members<'_> {
@@ -78,11 +96,16 @@ impl Members<'_> {
         Ok(Decision {
             states,
             missing,
+            present: self.present(),
             known: (0..self.names.len()).map(generation).collect(),
             refilled: self.refilled(newest, &records, word),
             events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions, &self.names),
         })
+    }
+
+    fn present(&self) -> Vec<bool> {
+        self.found.iter().map(|found| found.present).collect()
     }
 
     fn records(&self) -> Result<Vec<Option<Record>>> {
@@ -112,6 +135,7 @@ impl Members<'_> {
         Ok(Decision {
             states: (0..count).map(state).collect(),
             missing: (0..count).map(missing).collect(),
+            present: self.present(),
             known: vec![(Generation::default(), Generation::default()); count],
             refilled: vec![false; count],
             events: 0,
@@ -362,11 +386,12 @@ impl Members<'_> {
         let in_sync =
             |record: &Record| record.member(name).is_some_and(|it| it.state == MemberState::InSync);
         let leads_on = known.may_have(theirs.generation);
-        let has_all = (in_sync(newest) || in_sync(theirs) && leads_on)
+        let has_all = (in_sync(newest) || in_sync(theirs))
             && theirs.generation.events >= thought.known.events;
         let sent = newest.member(self.names[n]).map(|it| it.sent.events);
-        let has_missed = leads_on && sent.is_none_or(|sent| thought.known.events <= sent);
+        let has_missed = sent.is_none_or(|sent| thought.known.events <= sent);
         in_sync(own)
+            && leads_on
             && (has_all || has_missed)
             && (!known.refilled || seeded::on(Bug::RefilledProves))
     }
@@ -444,6 +469,10 @@ impl Members<'_> {
 
     /// Returns the generation of the mirror's state that is known to be in the labels of member `n`, and the last
     /// generation that was sent to these labels.
+    ///
+    /// An absent member may have every state of the opening that sent it one, up to the newest record: these states are
+    /// the history of the newest record. So a later state on this member, which only a crash kept from the other
+    /// members, can be proven unanswered ([`Members::shows_unanswered`]).
     fn generation(
         &self,
         n: usize,
@@ -452,6 +481,9 @@ impl Members<'_> {
     ) -> (Generation, Generation) {
         match (own, newest.member(self.names[n])) {
             (Some(own), _) => (own.generation, own.generation),
+            (None, Some(known)) if known.sent.incarnation == newest.generation.incarnation => {
+                (known.known, newest.generation)
+            }
             (None, Some(known)) => (known.known, known.sent),
             (None, None) => Default::default(),
         }

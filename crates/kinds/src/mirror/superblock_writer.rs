@@ -79,7 +79,7 @@ impl SuperblockWriter {
             Rc::new(Lineage { incarnation, events, sent })
         });
         lineage.events.set(lineage.events.get().max(decision.events));
-        let mut known = decision.known.clone();
+        let mut known = decision.known_by(lineage.incarnation);
         for ((_, sent), name) in known.iter_mut().zip(names) {
             let before = lineage.sent.borrow().get(*name).copied();
             *sent = before.filter(|_| !seeded::on(Bug::SentForgotten)).unwrap_or(*sent);
