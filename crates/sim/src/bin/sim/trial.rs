@@ -284,7 +284,7 @@ impl Trial {
         self.at_rest()?;
         self.mirrors.all_in_sync(&self.running().graph).map_err(Failure)?;
         self.compare()?;
-        // The comparison reads members that are mirrors themselves. A block that such a mirror cannot read from its own
+        // The comparison reads members that are mirrors themselves. A block that this mirror cannot read from its own
         // member begins a repair, which reads its other members.
         self.at_rest()
     }
