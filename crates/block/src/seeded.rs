@@ -97,9 +97,9 @@ bugs! {
     RegionUnflushed = "71",
     /// 72 a mirror ignores the bitmap of a member that comes back
     MapIgnored = "72",
-    /// 73 a vault does not check the data that its last record names
+    /// 73 a vault does not check the data that unflushed records name
     DataUnverified = "73",
-    /// 74 a vault overwrites data that its last record names
+    /// 74 a vault permits overwrites of data that an unproven record names
     DataNotLetGo = "74",
     /// 12 a mirror reads a member during its resync
     ResyncReadsTarget = "12",
@@ -249,6 +249,14 @@ bugs! {
     GivenUnflushed = "168",
     /// 169 the record of a clone comes before that of its hold
     HoldComesLater = "169",
+    /// 170 a vault counts records as flushed when their flush begins
+    FlushedAhead = "170",
+    /// 171 a vault checks the data of the last unflushed record alone
+    MiddleUnverified = "171",
+    /// 172 a vault replays records of an earlier opening
+    OpeningIgnored = "172",
+    /// 173 a vault changes its pages before the record with the changes is written
+    AppliedEarly = "173",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

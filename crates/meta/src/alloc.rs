@@ -9,7 +9,7 @@ use std::rc::Rc;
 use block::{Result, error};
 use zerocopy::little_endian::U64;
 
-use crate::vault::{Array, Bitmap, Data, LOST, Spec, Transaction, Vault};
+use crate::vault::{Array, Bitmap, Data, Spec, Transaction, Vault};
 
 /// Order in which an allocator searches for free data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,18 +40,11 @@ pub enum Mapping {
     Nowhere,
     /// The block is mapped to the data block with this number.
     At(u64),
-    /// The block is mapped to the data block with this number, but a crash has lost the bytes that were written to that
-    /// data block.
-    Lost(u64),
 }
 
 impl From<U64> for Mapping {
     fn from(entry: U64) -> Self {
-        match (entry.get() & !LOST).checked_sub(1) {
-            None => Self::Nowhere,
-            Some(place) if entry.get() & LOST != 0 => Self::Lost(place),
-            Some(place) => Self::At(place),
-        }
+        entry.get().checked_sub(1).map_or(Self::Nowhere, Self::At)
     }
 }
 
@@ -180,16 +173,12 @@ impl Allocator {
     /// Returns the number of the data block to which a block of the volume is mapped; `None` for an unmapped block.
     ///
     /// # Errors
-    /// `OutOfRange`, errors of reads, and `Corrupt` if the data block of the block is lost.
+    /// `OutOfRange`, and errors of reads.
     pub async fn place(&self, block: u64) -> Result<Option<u64>> {
-        match self.spot(block).await? {
-            Mapping::Nowhere => Ok(None),
-            Mapping::At(place) => Ok(Some(place)),
-            Mapping::Lost(place) => Err(error!(
-                Corrupt,
-                "volume block {block} is lost: data block {place} has other bytes than were written"
-            )),
-        }
+        Ok(match self.spot(block).await? {
+            Mapping::Nowhere => None,
+            Mapping::At(place) => Some(place),
+        })
     }
 
     /// Maps block `block` of the volume to the data block with number `place`; `None` unmaps the block.

@@ -55,7 +55,7 @@ impl Lookup {
         std::iter::from_fn(move || {
             let (_, spot, mut range) = blocks.next()?;
             let mut end = spot;
-            while let Some((_, _, more)) = blocks.next_if(|(_, next, _)| follows(end, *next)) {
+            while let Some((_, _, more)) = blocks.next_if(|(_, next, _)| next_of(end) == *next) {
                 range = ByteRange::between(range.start(), more.end()).expect("the range has bytes");
                 end = next_of(end);
             }
@@ -63,21 +63,17 @@ impl Lookup {
         })
     }
 
-    /// Whether a write to the byte range must map a block to a data block, or rewrite a block that a disk has lost.
-    fn is_to_be_placed(&self) -> bool {
-        self.spots[..self.count].iter().any(|spot| !matches!(spot, Mapping::At(_)))
+    /// Whether a write to the byte range must map a block to a data block.
+    fn has_unmapped(&self) -> bool {
+        self.spots[..self.count].contains(&Mapping::Nowhere)
     }
 }
 
 fn next_of(spot: Mapping) -> Mapping {
     match spot {
         Mapping::At(place) => Mapping::At(place + 1),
-        other => other,
+        Mapping::Nowhere => Mapping::Nowhere,
     }
-}
-
-fn follows(before: Mapping, spot: Mapping) -> bool {
-    !matches!(spot, Mapping::Lost(_)) && next_of(before) == spot
 }
 
 /// Returns the checksum of a block whose content is `part`, with `head` bytes of `zeros` before it and `tail` bytes
@@ -124,12 +120,6 @@ impl Inner {
         part.at(self.layout.places(place, 1).start() + within)
     }
 
-    pub fn lost(&self, range: ByteRange) -> Error {
-        error!(Corrupt, "a disk lost bytes {range} in a crash")
-            .next(format!("write or discard the whole block of {} bytes", self.layout.block_bytes))
-            .at(&self.name)
-    }
-
     /// Carries out a read: reads mapped blocks from the lower, and returns zeros for unmapped blocks.
     pub async fn read(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a read has a range");
@@ -144,14 +134,12 @@ impl Inner {
             return read;
         }
         let mut window = Window::default();
-        let mut result = Ok(());
         for piece in std::iter::once(first).chain(pieces) {
             let Op::Read { into, avoid, .. } = op.part(piece.range) else {
                 unreachable!("a part of a read is a read")
             };
             match piece.spot {
                 Mapping::Nowhere => into.write().fill(0),
-                Mapping::Lost(_) => result = Err(self.lost(piece.range)),
                 Mapping::At(place) => {
                     let range = self.below(place, piece.range);
                     window.room().await;
@@ -159,7 +147,7 @@ impl Inner {
                 }
             }
         }
-        window.drain().await.and(result)
+        window.drain().await
     }
 
     /// Carries out a write: overwrites mapped blocks in place, and maps unmapped blocks to free data blocks.
@@ -168,13 +156,12 @@ impl Inner {
         {
             let _here = self.lock.lock(range, Mode::Shared).await;
             let looked = self.look(map, range).await?;
-            if !looked.is_to_be_placed() {
+            if !looked.has_unmapped() {
                 return self.write_in_place(map, &looked, op).await;
             }
         }
         let _alone = self.lock.lock(self.widened(range), Mode::Exclusive).await;
         let looked = self.look(map, range).await?;
-        self.check_whole(&looked)?;
         let (mut transaction, runs) = self.take_places(map, &looked).await?;
         // The transaction reserves the data blocks, so it must live until no write to them is in flight.
         let mut written = self.write_in_place(map, &looked, op).await;
@@ -187,21 +174,9 @@ impl Inner {
         }
         written.and(window.drain().await)?;
         map.vault.commit(transaction).await?;
-        let new = runs.iter().map(|(block, places)| match looked.spot(*block) {
-            Mapping::Lost(_) => 0,
-            _ => places.count,
-        });
+        let new = runs.iter().map(|(_, places)| places.count);
         self.taken.set(self.taken.get() + new.sum::<u64>());
         Ok(())
-    }
-
-    /// Checks that the write covers all of every lost block.
-    fn check_whole(&self, looked: &Lookup) -> Result<()> {
-        let is_bad = |(_, spot, part): &(u64, Mapping, ByteRange)| {
-            matches!(spot, Mapping::Lost(_)) && part.len() < self.layout.block_bytes
-        };
-        let bad = looked.blocks(self).find(is_bad);
-        bad.map_or(Ok(()), |(_, _, part)| Err(self.lost(part)))
     }
 
     async fn write_in_place(&self, map: &Map, looked: &Lookup, op: &mut Op) -> Result<()> {
@@ -267,18 +242,13 @@ impl Inner {
         let mut runs = Vec::new();
         let (mut block, end) = (looked.first, looked.first + looked.count as u64);
         while block < end {
-            let places = match looked.spot(block) {
-                Mapping::At(_) => {
-                    block += 1;
-                    continue;
-                }
-                Mapping::Lost(place) => Places { first: place, count: 1 },
-                Mapping::Nowhere => {
-                    let nowhere = |block: &u64| looked.spot(*block) == Mapping::Nowhere;
-                    let wanted = (block..end).take_while(nowhere).count() as u64;
-                    map.blocks.take(transaction, wanted).await?
-                }
-            };
+            let nowhere = |block: &u64| looked.spot(*block) == Mapping::Nowhere;
+            let wanted = (block..end).take_while(nowhere).count() as u64;
+            if wanted == 0 {
+                block += 1;
+                continue;
+            }
+            let places = map.blocks.take(transaction, wanted).await?;
             runs.push((block, places));
             block += places.count;
         }
@@ -412,7 +382,7 @@ impl Inner {
     ) -> Result<Vec<Places>> {
         let mut freed: Vec<Places> = Vec::new();
         for (block, spot, part) in looked.blocks(self) {
-            let (Mapping::At(place) | Mapping::Lost(place)) = spot else { continue };
+            let Mapping::At(place) = spot else { continue };
             if part.len() == self.layout.block_bytes {
                 map.blocks.put(transaction, block, None)?;
                 map.blocks.free(transaction, Places { first: place, count: 1 })?;
@@ -431,7 +401,6 @@ impl Inner {
             match spot {
                 _ if part.len() == self.layout.block_bytes => {}
                 Mapping::Nowhere => {}
-                Mapping::Lost(_) => return Err(self.lost(part)),
                 Mapping::At(place) => {
                     let range = self.below(place, part);
                     map.vault.wait_until_changeable(range).await?;

@@ -264,7 +264,7 @@ impl Device for Remap {
             let part = inner.layout.range(block, 1).intersect(range);
             let part = part.expect("the block is one of the range");
             upto = part.end();
-            let (Mapping::At(place) | Mapping::Lost(place)) = map.blocks.spot(block).await? else {
+            let Mapping::At(place) = map.blocks.spot(block).await? else {
                 continue;
             };
             let range = inner.below(place, part);

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::entry::{Entry, ObjectKind};
 use super::page::CONTENT_BYTES;
 use super::record::Verb;
-use super::{Data, LOST, ObjectId, Spec, Transaction, Vault};
+use super::{Data, ObjectId, Spec, Transaction, Vault};
 
 /// An array object of a vault: records of type `T`, addressed by number. A record that was never set is all zeros.
 ///
@@ -102,15 +102,11 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Adds to the transaction that the record with number `index` is set to `record`, a number below [`LOST`] that
-    /// makes `data` outside of the vault reachable. The data must be written already, and become durable when the
-    /// transaction is committed.
+    /// Adds to the transaction that the record with number `index` is set to `record`, which makes `data` outside of the
+    /// vault reachable. The data must be written already, and become durable when the transaction does.
     ///
     /// # Errors
     /// As [`Array::set`].
-    ///
-    /// # Panics
-    /// If records of the array do not have 8 bytes.
     pub fn set_with_data(
         &self,
         transaction: &mut Transaction,
@@ -118,7 +114,6 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         record: &T,
         data: &Data,
     ) -> Result<()> {
-        assert_eq!(size_of::<T>(), size_of_val(&LOST), "a record that names data is one number");
         Self::check(transaction.entry(self.id.0)?, index)?;
         transaction.name(data);
         self.set(transaction, index, record)

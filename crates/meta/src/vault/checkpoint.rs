@@ -89,7 +89,7 @@ impl Inner {
             Err(error) => self.fail(error),
         }
         self.commits.count(|counters| counters.checkpoints += 1);
-        self.progress.wake();
+        self.note_proven();
         written
     }
 
@@ -100,8 +100,8 @@ impl Inner {
             self.replicas.publish(Durable { tail: frozen.tail, ..before }).await?;
         }
         let (root, map) = Climb::new(self, next.checkpoint).all(&frozen.pages).await?;
-        self.replicas.flush().await;
-        self.replicas.settle().await?;
+        // The superblock drops the records before the tail, so their data must be flushed too.
+        self.flush_once().await?;
         if let Some(root) = root {
             self.tree.switch(root, map);
         }

@@ -1,9 +1,9 @@
 //! Group commit: all transactions that wait at one moment become one record of the log.
 //!
 //! A task of the vault, the leader, runs while transactions wait. It takes the waiting transactions, writes them as one
-//! record to the log of every copy, flushes each copy, applies the changes to the pages in memory, and returns the
-//! result to each caller. The pages were loaded into memory before. So after the flush, only the copies themselves can
-//! fail.
+//! record to the log of every copy, applies the changes to the pages in memory, and returns the number of the record to
+//! each caller. The pages were loaded into memory before. So after the write, only the copies themselves can fail. The
+//! leader flushes nothing: `flushing.rs` does.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -26,8 +26,7 @@ pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
 /// Total length in bytes of waiting changes of advisory objects at which a record with them is written at once.
 const LAZY_BYTES_MAX: usize = 16 << 10;
 
-/// Time without a commit after which an empty record is written to the log. It proves that the record before it was
-/// complete.
+/// Time without a transaction after which the vault proves its last record.
 pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum number of transactions in the queue for the next record; further ones wait until the queue has room.
@@ -48,11 +47,17 @@ pub(super) struct Commits {
     lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
     lazy_due: Cell<bool>,
-    /// Whether no later record proves yet that the last record of the log was complete.
-    unproven: Cell<bool>,
-    seal_timer: Cell<bool>,
-    seal_due: Cell<bool>,
-    last: Cell<Mono>,
+    /// The number that the last record of the log contains as the flushed one.
+    pub stated: Cell<u64>,
+    /// Number of the last record with changes.
+    pub last: Cell<u64>,
+    pub last_at: Cell<Mono>,
+    /// Whether a timer runs that proves the last record.
+    pub seal_timer: Cell<bool>,
+    /// Number of tasks that prove a record now.
+    pub proving: Cell<u32>,
+    /// Lock held while a flush of the log runs, so that all callers that wait for it share the next one.
+    pub flushing: Mutex,
     pub counters: Cell<Counters>,
 }
 
@@ -68,7 +73,8 @@ pub(super) struct Pending {
     pub answer: Rc<Answer>,
 }
 
-type Answer = OneShot<Result<()>>;
+/// The number of the record with the transaction.
+type Answer = OneShot<Result<u64>>;
 
 /// The reservation for the pages that a transaction will change, which are loaded and pinned in the cache. Dropping it
 /// unpins the pages.
@@ -92,12 +98,17 @@ impl Drop for Pages {
 
 impl Commits {
     pub fn new(head: Position, now: Mono) -> Self {
-        Self { head: Cell::new(head), last: Cell::new(now), ..Self::default() }
+        Self { head: Cell::new(head), last_at: Cell::new(now), ..Self::default() }
     }
 
-    /// Whether transactions wait in the queue, or are being written to the log.
+    /// Whether transactions wait in the queue or are being written to the log, or a record is being proven.
     pub fn is_busy(&self) -> bool {
-        self.leading.get() || !self.queue.borrow().is_empty()
+        self.leading.get() || !self.queue.borrow().is_empty() || self.proving.get() > 0
+    }
+
+    /// Returns the number of the last record that is written on every current copy, with all records before it.
+    pub fn written(&self) -> u64 {
+        self.head.get().number - 1
     }
 
     pub fn count(&self, add: impl FnOnce(&mut Counters)) {
@@ -109,19 +120,36 @@ impl Commits {
 
 impl Vault {
     /// Commits a transaction of this vault: all of its changes become durable on every current copy, or none of them.
+    /// As [`Vault::post`] and [`Vault::sync`] of one transaction.
+    ///
+    /// # Errors
+    /// As [`Vault::post`] and [`Vault::sync`].
+    pub async fn commit(&self, transaction: Transaction) -> Result<()> {
+        let number = self.post(transaction).await?;
+        if seeded::on(Bug::CommitBeforeFlush) {
+            return Ok(());
+        }
+        self.0.flush_to(number).await
+    }
+
+    /// Writes a transaction of this vault to the log of every current copy, and returns the number of its record. A power
+    /// cut before the next flush may undo the transaction, together with all later ones, but never a part of it.
+    ///
+    /// Transactions that are posted together may take effect in any order. One that is posted after another was
+    /// returned takes effect after it.
     ///
     /// If changes make data outside of the vault reachable, the data must be durable before this call, or must be named
-    /// in the transaction and be written before this call. Named data become durable with the transaction.
+    /// in the transaction and be written before this call. A power cut that loses named data undoes the transaction.
     ///
     /// # Errors
     /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for deleted
     /// objects; errors of reading the pages that change. After an error, the vault has none of the changes, except that
     /// after `Faulted` the next opening may find them in the log.
-    pub async fn commit(&self, transaction: Transaction) -> Result<()> {
+    pub async fn post(&self, transaction: Transaction) -> Result<u64> {
         let inner = &self.0;
         inner.check_writable()?;
         if transaction.is_empty() {
-            return Ok(());
+            return Ok(inner.commits.written());
         }
         let pages = inner.admit(&transaction).await?;
         inner.progress.until(|| inner.commits.queue.borrow().len() < QUEUE_MAX).await;
@@ -168,8 +196,8 @@ impl Vault {
 }
 
 impl Inner {
-    /// Queues a transaction for the next record of the log, and waits for its result.
-    pub(super) async fn queued(&self, pending: impl FnOnce(Rc<Answer>) -> Pending) -> Result<()> {
+    /// Queues a transaction for the next record of the log, and waits for the number of the record.
+    pub(super) async fn queued(&self, pending: impl FnOnce(Rc<Answer>) -> Pending) -> Result<u64> {
         let answer = Rc::<Answer>::default();
         self.commits.queue.borrow_mut().push_back(pending(answer.clone()));
         self.lead_soon();
@@ -244,11 +272,19 @@ impl Inner {
 
     async fn lead(&self) {
         while let Some(group) = self.next_group() {
+            if seeded::on(Bug::AppliedEarly) {
+                group.pending.iter().for_each(|pending| self.apply_all(&pending.changes));
+            }
             let result = match self.check_writable() {
                 Ok(()) => self.log(&group).await.inspect_err(|error| self.fail(error)),
-                failed => failed,
+                Err(failed) => Err(failed),
             };
+            let has_hints = !group.lazy.is_empty();
             self.answer(group, &result);
+            if let (Ok(number), true) = (result, has_hints) {
+                // On an error the vault is marked as failed.
+                let _ = self.flush_to(number).await;
+            }
             self.checkpoint_if_due();
         }
         self.commits.leading.set(false);
@@ -256,14 +292,14 @@ impl Inner {
         self.seal_later();
     }
 
-    /// Returns the changes for the next record, which are empty if the last record needs a proof; `None` if no record
-    /// is due.
+    /// Returns the changes for the next record, which are empty if the record is only a proof; `None` if no record is
+    /// due.
     fn next_group(&self) -> Option<Group> {
         let commits = &self.commits;
         let mut queue = commits.queue.borrow_mut();
         let lazy_due = commits.lazy_due.get() && !commits.lazy.borrow().is_empty();
         if queue.is_empty() && !lazy_due {
-            return (commits.seal_due.take() && commits.unproven.take()).then(Group::default);
+            return None;
         }
         let most = self.replicas.geometry.record_bytes_max() as usize;
         let mut group = self.lazy_group(most / 2);
@@ -299,9 +335,9 @@ impl Inner {
         group
     }
 
-    /// Writes a group of changes to the log as one record, durably. An empty group, which proves the last record, is
-    /// skipped if the log is full.
-    async fn log(&self, group: &Group) -> Result<()> {
+    /// Writes a group of changes to the log as one record, and returns the number of the record. If the log is full, a
+    /// checkpoint proves all earlier records, and an empty group needs no record.
+    async fn log(&self, group: &Group) -> Result<u64> {
         let _alone = self.commits.logging.lock().await;
         let mut parts: Vec<&[u8]> = vec![&group.lazy];
         parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
@@ -313,47 +349,31 @@ impl Inner {
             used + record <= self.replicas.geometry.log_bytes
         };
         if !room(self.replicas.durable.get().tail.offset) {
-            if group.is_empty() {
-                return Ok(());
-            }
             self.commits.count(|counters| counters.waited += 1);
             self.checkpoint(false).await?;
+            if group.is_empty() {
+                return Ok(self.commits.written());
+            }
         }
         let at = Position { epoch: self.replicas.epoch().number, ..self.commits.head.get() };
         let head = self.write_record(at, group.count, &parts, padded).await?;
-        if group.is_empty() {
-            return self.replicas.settle().await;
-        }
-        if !seeded::on(Bug::CommitBeforeFlush) {
-            self.flush_with_data(group).await?;
-        }
         self.replicas.settle().await?;
+        let number = head.at.number;
         self.commits.head.set(head.next());
-        self.commits.last.set(self.env.now());
-        self.commits.unproven.set(true);
-        self.commits.count(|counters| {
-            counters.records += 1;
-            counters.transactions += group.pending.len() as u64;
-        });
-        Ok(())
-    }
-
-    /// Flushes in parallel the vault's copies, which have the new record, and the lower with the data that the record
-    /// names.
-    async fn flush_with_data(&self, group: &Group) -> Result<()> {
-        let Some(place) = &self.data else {
-            self.replicas.flush().await;
-            return Ok(());
-        };
-        let named = group.pending.iter().flat_map(|pending| pending.named.iter().copied());
-        let named: Vec<_> = named.collect();
-        let beside = if named.is_empty() { None } else { place.start_flush() };
-        self.replicas.flush().await;
-        if let Some(flush) = beside {
-            flush.await.result?;
+        self.commits.stated.set(head.flushed);
+        if let Some(place) = &self.data {
+            let named = group.pending.iter().flat_map(|pending| pending.named.iter());
+            named.for_each(|range| place.note_named(*range, number));
         }
-        place.set_named(named);
-        Ok(())
+        if !group.is_empty() {
+            self.commits.last.set(number);
+            self.commits.last_at.set(self.env.now());
+            self.commits.count(|counters| {
+                counters.records += 1;
+                counters.transactions += group.pending.len() as u64;
+            });
+        }
+        Ok(number)
     }
 
     async fn write_record(
@@ -364,7 +384,8 @@ impl Inner {
         padded: usize,
     ) -> Result<Head> {
         let buf = self.env.pool().scratch(padded).await?;
-        let head = record::encode(self.replicas.vault, at, count, parts, &mut buf.write());
+        let flushed = self.replicas.flushed();
+        let head = record::encode(self.replicas.vault, at, flushed, count, parts, &mut buf.write());
         let log_bytes = self.replicas.geometry.log_bytes;
         let to_end = (log_bytes - at.offset % log_bytes) as usize;
         let first = padded.min(to_end);
@@ -378,17 +399,22 @@ impl Inner {
         Ok(head)
     }
 
-    fn answer(&self, group: Group, result: &Result<()>) {
+    fn answer(&self, group: Group, result: &Result<u64>) {
         for Pending { changes, pages, plans, kept, answer, .. } in group.pending {
             if result.is_ok() {
-                let changes = record::changes(&changes).expect("the vault encoded the changes");
-                let own = changes.iter().filter(|change| change.verb.is_of_object());
-                own.for_each(|change| self.apply(change));
+                self.apply_all(&changes);
                 plans.keep();
             }
             drop((pages, kept));
             answer.set(result.clone());
         }
+    }
+
+    /// Applies encoded changes of objects to pages in memory.
+    fn apply_all(&self, changes: &[u8]) {
+        let changes = record::changes(changes).expect("the vault encoded the changes");
+        let own = changes.iter().filter(|change| change.verb.is_of_object());
+        own.for_each(|change| self.apply(change));
     }
 
     /// Applies a change to pages in memory, which are loaded already.
@@ -422,26 +448,6 @@ impl Inner {
                 }
             });
         }
-    }
-
-    /// Starts a timer, unless it runs, that writes an empty record once no commit has happened for [`SEALED_AFTER`].
-    fn seal_later(&self) {
-        if !self.commits.unproven.get() || self.commits.seal_timer.replace(true) {
-            return;
-        }
-        let (me, env) = (self.me.clone(), self.env.clone());
-        self.env.spawn("a vault's last record", async move {
-            loop {
-                env.sleep(SEALED_AFTER).await;
-                let Some(vault) = me.upgrade() else { return };
-                let commits = &vault.commits;
-                if env.now().since(commits.last.get()) >= SEALED_AFTER {
-                    commits.seal_timer.set(false);
-                    commits.seal_due.set(true);
-                    return vault.lead_soon();
-                }
-            }
-        });
     }
 }
 
@@ -491,7 +497,7 @@ impl Piece {
                 into.copy_from_slice(&bytes[from..from + into.len()]);
             }
             Verb::Fill(_, value) => into.fill(value),
-            Verb::Data(..) | Verb::LetGo => unreachable!("a change of data has no object"),
+            Verb::Data(..) => unreachable!("a change of data has no object"),
             Verb::Bits(count, value) => {
                 let last = change.from + u64::from(count) - 1;
                 for (byte, at) in into.iter_mut().zip(self.start..) {

@@ -1,20 +1,16 @@
 //! Data outside of a vault that records of its log make reachable. The data are written before the record, and flushed
-//! together with it. After a crash, the data that the last record names are verified before the record counts.
+//! together with it. After a crash, the data of a record that may not have been flushed are verified before it counts.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Child, Lower, Op, Result};
 
-use super::commit::Pending;
 use super::page::checksum;
 use super::record::{self, Change, Verb};
 use super::replay::Found;
-use super::transaction::DirectoryReservations;
 use super::{Inner, Transaction, Vault};
-
-/// Flag in a stored number of 8 bytes: a crash has lost the data outside of the vault that the number made reachable.
-pub const LOST: u64 = 1 << 63;
 
 /// A byte range of data outside of a vault, with the checksum of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +34,9 @@ pub(super) struct DataLower {
     lower: Lower,
     /// Whether the lower needs a flush of its own: it is not the lower of the vault's only copy.
     apart: bool,
-    /// Byte ranges of the data that the last record of the log names, in ascending order and without overlaps.
-    named: RefCell<Vec<ByteRange>>,
+    /// Byte ranges of the data that unproven records of the log name, without overlaps: by the first byte, the end, and
+    /// the number of the record.
+    named: RefCell<BTreeMap<u64, (u64, u64)>>,
 }
 
 impl DataLower {
@@ -54,50 +51,43 @@ impl DataLower {
         self.apart.then(|| self.lower.start(Op::Flush))
     }
 
-    /// Sets the byte ranges of the data that the last record of the log names, when this record is durable.
-    pub fn set_named(&self, mut named: Vec<ByteRange>) {
-        named.sort_unstable();
-        *self.named.borrow_mut() = named;
+    /// Notes that record `number`, which is not proven yet, names the data in `range`.
+    pub fn note_named(&self, range: ByteRange, number: u64) {
+        self.named.borrow_mut().insert(range.start(), (range.end(), number));
     }
 
-    fn is_named(&self, range: ByteRange) -> bool {
+    /// Forgets the data of all records up to `proven`.
+    pub fn forget_named(&self, proven: u64) {
+        self.named.borrow_mut().retain(|_, (_, number)| *number > proven);
+    }
+
+    /// Returns the highest number of an unproven record that names data in `range`.
+    fn named_by(&self, range: ByteRange) -> Option<u64> {
         let named = self.named.borrow();
-        let behind = named.partition_point(|one| one.end() <= range.start());
-        named.get(behind).is_some_and(|one| one.overlaps(range))
+        let before = named.range(..range.end()).rev();
+        let overlapping = before.take_while(|(_, (end, _))| *end > range.start());
+        overlapping.map(|(_, (_, number))| *number).max()
     }
 }
 
 impl Vault {
-    /// Makes sure that the caller may change the data in `range` in place: that the last record of the log, which a
-    /// later record does not prove yet, names no data in `range`. If it does, commits another record, which costs a
-    /// write and a flush.
+    /// Makes sure that the caller may change the data in `range` in place: that no unproven record of the log names data
+    /// in `range`. If one does, proves it, which costs an empty record and up to two flushes.
     ///
     /// # Errors
-    /// As [`Vault::commit`].
+    /// As [`Vault::prove`].
     pub async fn wait_until_changeable(&self, range: ByteRange) -> Result<()> {
-        let inner = &self.0;
-        let Some(place) = inner.data.as_ref().filter(|place| place.is_named(range)) else {
-            return Ok(());
-        };
-        if seeded::on(Bug::DataNotLetGo) {
-            return Ok(());
+        let named = self.0.data.as_ref().and_then(|place| place.named_by(range));
+        match named {
+            Some(number) if !seeded::on(Bug::DataNotLetGo) => self.0.prove(number).await,
+            _ => Ok(()),
         }
-        inner.check_writable()?;
-        let mut changes = Vec::new();
-        Change { object: 0, from: 0, verb: Verb::LetGo }.encode(&mut changes);
-        let plans = DirectoryReservations::none(inner);
-        let (pages, named, kept) = (inner.no_pages(), Vec::new(), Vec::new());
-        inner
-            .queued(|answer| Pending { changes, count: 1, pages, plans, named, kept, answer })
-            .await?;
-        debug_assert!(!place.is_named(range), "a record names data that is about to change");
-        Ok(())
     }
 }
 
 impl Transaction {
-    /// Adds `data` to the transaction. The next change in the transaction must make the data reachable by writing a
-    /// number of 8 bytes below [`LOST`]. The data must be written already, but need not be durable.
+    /// Adds `data` to the transaction. Other changes of the transaction make them reachable. The data must be written
+    /// already, but need not be durable.
     pub(super) fn name(&mut self, data: &Data) {
         let (from, length) = (data.range.start(), data.range.len() as u32);
         let change = Change { object: 0, from, verb: Verb::Data(length, data.checksum) };
@@ -108,30 +98,29 @@ impl Transaction {
 }
 
 impl Inner {
-    /// Verifies the data that the last record with changes names. If data are damaged and no later record proves that
-    /// the record was complete, removes the record from `found`. If a later record proves it, returns the ranges of the
-    /// damaged data, which are lost.
+    /// Verifies the data that the records behind the flushed ones name. At the first data that do not match, drops the
+    /// record that names them, and all behind it: the data were not flushed, so no flush of these records has ended.
     ///
     /// # Errors
     /// Errors of reading the data; `Invalid` if the vault was opened for writing without the lower that holds the data.
-    pub(super) async fn verify_last(&self, found: &mut Found) -> Result<Vec<ByteRange>> {
-        let speaks = |(head, _): &(record::Head, Vec<u8>)| head.changes > 0;
-        let Some(last) = found.records.iter().rposition(speaks) else { return Ok(Vec::new()) };
-        let mut lost = Vec::new();
-        let changes = record::changes(&found.records[last].1).unwrap_or_default();
-        for data in changes.iter().filter_map(Data::of) {
-            if !self.is_there(&data).await? && !seeded::on(Bug::DataUnverified) {
-                lost.push(data.range);
+    pub(super) async fn drop_unwritten(&self, found: &mut Found) -> Result<()> {
+        for index in 0..found.records.len() {
+            let (head, changes) = &found.records[index];
+            let is_skipped = seeded::on(Bug::DataUnverified)
+                || seeded::on(Bug::MiddleUnverified) && index + 1 < found.records.len();
+            if head.at.number <= found.flushed || is_skipped {
+                continue;
+            }
+            let changes = record::changes(changes).unwrap_or_default();
+            for data in changes.iter().filter_map(Data::of) {
+                if !self.is_there(&data).await? {
+                    found.end = head.at;
+                    found.records.truncate(index);
+                    return Ok(());
+                }
             }
         }
-        drop(changes);
-        let proven = last + 1 < found.records.len();
-        if !lost.is_empty() && !proven {
-            found.end = found.records[last].0.at;
-            found.records.truncate(last);
-            lost.clear();
-        }
-        Ok(lost)
+        Ok(())
     }
 
     async fn is_there(&self, data: &Data) -> Result<bool> {
@@ -151,28 +140,4 @@ impl Inner {
         let is = checksum(&bytes.read());
         Ok(is == data.checksum)
     }
-}
-
-/// Returns the changes of a record, with the flag [`LOST`] set in each number that makes data in `lost` reachable.
-///
-/// # Errors
-/// A description of the change after the lost data, if this change does not write a number of 8 bytes.
-pub(super) fn mark_lost(changes: &[u8], lost: &[ByteRange]) -> Result<Vec<u8>, String> {
-    let mut marked = Vec::with_capacity(changes.len());
-    let mut is_lost = false;
-    for change in record::changes(changes)? {
-        match (is_lost, change.verb) {
-            (false, _) => change.encode(&mut marked),
-            (true, Verb::Write(bytes)) if bytes.len() == size_of::<u64>() => {
-                let number = u64::from_le_bytes(bytes.try_into().expect("the length was checked"));
-                let number = (number | LOST).to_le_bytes();
-                Change { verb: Verb::Write(&number), ..change }.encode(&mut marked);
-            }
-            (true, verb) => {
-                return Err(format!("a checksum of data is followed by {verb:?}, not by a write"));
-            }
-        }
-        is_lost = Data::of(&change).is_some_and(|data| lost.contains(&data.range));
-    }
-    Ok(marked)
 }

@@ -8,6 +8,7 @@
 //! | `cache.rs`, `tree.rs` | page cache; loading of pages |
 //! | `directory.rs` | list of objects, and free pages |
 //! | `transaction.rs`, `commit.rs` | transactions, and how their changes become durable |
+//! | `flushing.rs` | flushed and proven records |
 //! | `data.rs` | data outside of the vault that records make reachable |
 //! | `checkpoint.rs` | checkpoints: changed pages, map of pages, superblocks |
 //! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
@@ -15,8 +16,8 @@
 //! | `check.rs` | verification of every copy of a vault |
 //! | `cell.rs`, `array.rs`, `bitmap.rs`, `log.rs` | the objects: [`Cell`], [`Array`], [`Bitmap`], [`Log`] |
 //!
-//! **In one paragraph.** A commit writes a transaction as part of one record to the log of every copy, flushes the
-//! copies, and applies the changes to pages in memory. Each page has two places on a copy, its homes. A checkpoint
+//! **In one paragraph.** A post writes a transaction as part of one record to the log of every copy, and applies the
+//! changes to pages in memory; a commit also flushes the copies. Each page has two places on a copy, its homes. A checkpoint
 //! writes each changed page to the home that the previous checkpoint does not use, then the map of pages (a tree of
 //! pointers to all pages), then a superblock that points to the root of the map. So no valid page is overwritten. Each
 //! pointer contains the checksum of its page. So a lost, stale or misdirected write of a page is detected, and an
@@ -32,6 +33,7 @@ mod commit;
 mod data;
 mod directory;
 pub mod entry;
+mod flushing;
 pub mod geometry;
 mod log;
 mod open;
@@ -63,7 +65,7 @@ pub use cache::CACHE_BYTES_MIN;
 pub use cell::{Cell, Codec};
 pub use check::{FINDINGS_MAX, Findings};
 pub use commit::{LAZY_WITHIN, SEALED_AFTER};
-pub use data::{Data, LOST};
+pub use data::Data;
 pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
@@ -227,7 +229,7 @@ impl Vault {
             inner.progress.until(is_idle).await;
             let flushed = self.flush().await;
             let _alone = inner.checkpointing.lock().await;
-            // During the checkpoint, the timer of an empty record may have started a write.
+            // During the checkpoint, the timer of the last record may have started a proof.
             if is_idle() || seeded::on(Bug::CloseLeavesRecord) {
                 inner.fail(&error!(Stopped, "closed by its device"));
                 return flushed;

@@ -156,6 +156,7 @@ impl Vault {
             checkpoint: 0,
             root: None,
             tail: Position { offset: 0, number: 1, previous: 0, epoch: 1 },
+            flushed: 0,
             sent: std::array::from_fn(|n| if n < lowers.len() { epoch } else { Epoch::default() }),
             unknown_read_only: 0,
         };
@@ -236,17 +237,15 @@ impl Inner {
     async fn recover(&self) -> Result<()> {
         self.read_directory().await?;
         let mut found = replay::find(&self.replicas).await?;
-        let lost = self.verify_last(&mut found).await?;
-        if !lost.is_empty() {
-            found.mark_lost(&lost)?;
-        }
+        self.drop_unwritten(&mut found).await?;
         self.replay(&found).await?;
         self.commits.head.set(found.end);
         self.directory.borrow_mut().count_free()?;
         if self.read_only {
             return Ok(());
         }
-        // From now on, only records of the new epoch count, and every current copy has the same ones.
+        // From now on, only records of the new epoch count, and every current copy has the same ones. So no number of a
+        // record that the replay has dropped is in use.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
         self.commits.head.set(Position { epoch, ..found.end });

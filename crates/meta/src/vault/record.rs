@@ -26,6 +26,7 @@ struct Header {
     offset: U64,
     previous: U64,
     epoch: U64,
+    flushed: U64,
     length: U32,
     changes: U32,
 }
@@ -41,7 +42,7 @@ struct ChangeHeader {
     zero: [u8; 2],
 }
 
-const _: () = assert!(size_of::<Header>() == 72 && size_of::<ChangeHeader>() == 24);
+const _: () = assert!(size_of::<Header>() == 80 && size_of::<ChangeHeader>() == 24);
 
 /// Position of the checksum in a record. The checksum does not cover these bytes.
 const CHECKSUM: std::ops::Range<usize> = 8..16;
@@ -50,7 +51,6 @@ const WRITE: u8 = 1;
 const FILL: u8 = 2;
 const BITS: u8 = 3;
 const DATA: u8 = 4;
-const LET_GO: u8 = 5;
 
 /// Length in bytes of the checksum of data outside of the vault.
 const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
@@ -66,14 +66,12 @@ pub enum Verb<'a> {
     Bits(u32, bool),
     /// Names data outside of the vault, by length and checksum: the next change in the record makes them reachable.
     Data(u32, u64),
-    /// Ends the protection of data that an earlier record names: from this record on, they may be changed in place.
-    LetGo,
 }
 
 impl Verb<'_> {
     /// Whether this operation changes an object of the vault.
     pub fn is_of_object(&self) -> bool {
-        !matches!(self, Verb::Data(..) | Verb::LetGo)
+        !matches!(self, Verb::Data(..))
     }
 }
 
@@ -94,16 +92,13 @@ impl<'a> Change<'a> {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
             Verb::Fill(length, _) | Verb::Bits(length, _) | Verb::Data(length, _) => length,
-            Verb::LetGo => 1,
         }
     }
 
     /// Returns the bytes that the change covers: the offset of the first byte, and their number.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
-            Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::LetGo => {
-                (self.from, self.length().into())
-            }
+            Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) => (self.from, self.length().into()),
             Verb::Bits(count, _) => {
                 let last = self.from + u64::from(count) - 1;
                 (self.from / 8, last / 8 - self.from / 8 + 1)
@@ -122,7 +117,6 @@ impl<'a> Change<'a> {
                 checksum = sum.to_le_bytes();
                 (DATA, 0, &checksum)
             }
-            Verb::LetGo => (LET_GO, 0, &[]),
         };
         let header = ChangeHeader {
             object: self.object.into(),
@@ -162,7 +156,6 @@ impl<'a> Change<'a> {
                 after = behind;
                 Verb::Data(length, sum.get())
             }
-            (LET_GO, 0) if of_none && (from, length) == (0, 1) => Verb::LetGo,
             (verb, value) => {
                 return Err(format!("a change has unknown type {verb} or value {value}"));
             }
@@ -190,6 +183,9 @@ pub fn changes(mut bytes: &[u8]) -> Result<Vec<Change<'_>>, String> {
 pub struct Head {
     /// Position of the record in the log: its offset, its number, the checksum of the previous record, and its epoch.
     pub at: Position,
+    /// Highest number of a record that was known to be flushed, with its data, on every current copy when this record
+    /// was made.
+    pub flushed: u64,
     /// Length of the record in bytes, without padding.
     pub length: u32,
     /// Number of changes in the record.
@@ -216,11 +212,18 @@ pub const fn padded(length: usize) -> usize {
 }
 
 /// Encodes a record with `changes` changes, whose encoded bytes are in `parts`, into `to`. The length of `to` must be
-/// the padded length of the record.
+/// the padded length of the record. `flushed` is the highest number of a record that is known to be flushed.
 ///
 /// # Panics
 /// If the length of `to` is not the padded length of the record.
-pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut [u8]) -> Head {
+pub fn encode(
+    vault: Uuid,
+    at: Position,
+    flushed: u64,
+    changes: u32,
+    parts: &[&[u8]],
+    to: &mut [u8],
+) -> Head {
     let length = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     assert_eq!(to.len(), padded(length), "the buffer has the length of the record");
     let header = Header {
@@ -231,6 +234,7 @@ pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut
         offset: at.offset.into(),
         previous: at.previous.into(),
         epoch: at.epoch.into(),
+        flushed: flushed.into(),
         length: (length as u32).into(),
         changes: changes.into(),
     };
@@ -243,7 +247,7 @@ pub fn encode(vault: Uuid, at: Position, changes: u32, parts: &[&[u8]], to: &mut
     to[end..].fill(0);
     let sum = checksum(&to[..length]);
     to[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
-    Head { at, length: length as u32, changes, checksum: sum }
+    Head { at, flushed, length: length as u32, changes, checksum: sum }
 }
 
 /// Decodes the record at the beginning of `bytes`. Returns its header and the bytes of its changes; `None` if it is
@@ -264,8 +268,13 @@ pub fn decode(vault: Uuid, bytes: &[u8]) -> Option<(Head, &[u8])> {
         previous: header.previous.get(),
         epoch: header.epoch.get(),
     };
-    let (changes, checksum) = (header.changes.get(), header.checksum.get());
-    let head = Head { at, length: length as u32, changes, checksum };
+    let (flushed, changes) = (header.flushed.get(), header.changes.get());
+    // A record is flushed only after it was written.
+    if flushed >= at.number {
+        return None;
+    }
+    let head =
+        Head { at, flushed, length: length as u32, changes, checksum: header.checksum.get() };
     Some((head, &bytes[RECORD_HEADER_BYTES..length]))
 }
 

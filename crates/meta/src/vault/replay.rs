@@ -1,11 +1,10 @@
 //! Replay of the log of a vault after a crash: finds the valid records, and applies their changes.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, ErrorKind, Lower, Result, bail, error};
+use block::{ErrorKind, Lower, Result, bail, error};
 
 use super::Inner;
 use super::commit::pieces;
-use super::data;
 use super::entry::{DIRECTORY, ENTRY_BYTES, Slot};
 use super::geometry::{Geometry, LOG_START};
 use super::page::PAGE_BYTES;
@@ -50,90 +49,82 @@ impl Ring {
         };
         found.filter(|(head, _)| head.at.offset % geometry.log_bytes == place as u64)
     }
+
+    /// Adds the records of this copy that continue the log to `found`, and notes the highest flushed number in any record
+    /// of this opening.
+    fn extend(&self, replicas: &Replicas, found: &mut Found) {
+        let Geometry { log_bytes, .. } = replicas.geometry;
+        let record = |place: usize| self.record(replicas.vault, &replicas.geometry, place);
+        while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
+            && follows(&head, &found.end)
+        {
+            found.end = head.next();
+            found.records.push((head, changes));
+        }
+        let tail = replicas.durable.get().tail;
+        for place in (0..log_bytes as usize).step_by(PAGE_BYTES) {
+            if let Some((head, _)) = record(place).filter(|(head, _)| head.at.epoch >= tail.epoch) {
+                found.flushed = found.flushed.max(head.flushed);
+            }
+        }
+    }
 }
 
 /// The records of the log to replay, from its tail on, and the position of the next record to write.
 pub(super) struct Found {
     pub records: Vec<(Head, Vec<u8>)>,
     pub end: Position,
-}
-
-impl Found {
-    /// Sets the flag `LOST` in the last record: in the numbers that made the data in `lost` reachable, so that reading
-    /// these numbers returns an error from now on.
-    ///
-    /// # Errors
-    /// `Corrupt` if the numbers cannot be marked.
-    pub fn mark_lost(&mut self, lost: &[ByteRange]) -> Result<()> {
-        let speaks = |(head, _): &&mut (Head, Vec<u8>)| head.changes > 0;
-        let Some((head, changes)) = self.records.iter_mut().rfind(speaks) else { return Ok(()) };
-        *changes = data::mark_lost(changes, lost)
-            .map_err(|words| error!(Corrupt, "record {} of the log: {words}", head.at.number))?;
-        Ok(())
-    }
+    /// Highest number of a record that a superblock or a record of the log contains as flushed.
+    pub flushed: u64,
 }
 
 /// Whether a record with the header `head` continues the log at `end`.
 fn follows(head: &Head, end: &Position) -> bool {
     let Position { offset, number, previous, epoch } = *end;
     let at = &head.at;
-    (at.offset, at.number, at.previous) == (offset, number, previous) && at.epoch >= epoch
+    let is_of_opening = at.epoch >= epoch || seeded::on(Bug::OpeningIgnored);
+    (at.offset, at.number, at.previous) == (offset, number, previous) && is_of_opening
 }
 
 /// Reads the logs on all current copies of a vault, and returns the records to replay. Leaves a copy with an unreadable
 /// log behind.
 ///
+/// The log ends at the first record that no copy has. Records behind this one may exist: their writes were in flight
+/// together with its write.
+///
 /// # Errors
-/// `Corrupt` if no copy has a record, and a later record is intact; the read error of the last remaining copy.
+/// `Corrupt` if no copy has a record that was flushed; the read error of the last remaining copy.
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
-    let Geometry { log_bytes, .. } = replicas.geometry;
-    let mut found = Found { records: Vec::new(), end: replicas.durable.get().tail };
+    let end = replicas.durable.get().tail;
+    let mut found = Found { records: Vec::new(), end, flushed: replicas.flushed() };
+    // A copy may have the record at which the log of an earlier copy ended.
     loop {
         let before = found.end.number;
-        let mut latest: Option<Head> = None;
         for copy in replicas.current() {
-            let lower = replicas.present(copy);
-            let ring = match Ring::read(replicas, lower).await {
-                Ok(ring) => ring,
+            match Ring::read(replicas, replicas.present(copy)).await {
+                Ok(ring) => ring.extend(replicas, &mut found),
                 Err(error) => {
                     replicas.fail(copy, &error);
-                    match replicas.current().is_empty() {
-                        true => return Err(error),
-                        false => continue,
+                    if replicas.current().is_empty() {
+                        return Err(error);
                     }
                 }
-            };
-            let record = |place: usize| ring.record(replicas.vault, &replicas.geometry, place);
-            while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
-                && follows(&head, &found.end)
-            {
-                found.end = head.next();
-                found.records.push((head, changes));
-            }
-            for place in (0..log_bytes as usize).step_by(PAGE_BYTES) {
-                let head = record(place).map(|(head, _)| head);
-                let later = |head: &Head| {
-                    head.at.number > latest.map_or(0, |latest| latest.at.number)
-                        && head.at.epoch >= found.end.epoch
-                };
-                latest = head.filter(later).or(latest);
             }
         }
-        let later = |latest: &Head| {
-            latest.at.number >= found.end.number && !seeded::on(Bug::LogCutAtDamage)
-        };
-        let Some(latest) = latest.filter(later) else {
-            return Ok(found);
-        };
-        if found.end.number == before {
-            let (lost, later) = (found.end.number, latest.at.number);
-            bail!(
-                Corrupt,
-                "record {lost} of the vault's log is damaged on every copy; the later record \
-                 {later} is intact"
-            );
+        if found.end.number == before || replicas.current().len() < 2 {
+            break;
         }
     }
+    let lost = found.end.number;
+    if lost <= found.flushed && !seeded::on(Bug::LogCutAtDamage) {
+        let flushed = found.flushed;
+        bail!(
+            Corrupt,
+            "record {lost} of the vault's log is damaged on every copy; the records up to {flushed} \
+             were flushed"
+        );
+    }
+    Ok(found)
 }
 
 impl Inner {

@@ -48,6 +48,10 @@ pub(super) struct Replicas {
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
     pub durable: Cell<Durable>,
+    /// Highest number of a record of the log that is known to be flushed, with its data, on every current copy.
+    flushed: Cell<u64>,
+    /// Highest number that a flushed record, or a flushed superblock, contains as the flushed one.
+    proven: Cell<u64>,
     /// Bitmap of the copies of the vault that the last written superblocks record as current.
     told: Cell<u32>,
     /// Bitmap of the copies of the vault that are current according to a superblock that all of these copies have
@@ -67,7 +71,7 @@ impl Replica {
 impl Replicas {
     /// Returns the copies `members` of the vault that the superblock `newest` describes.
     pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
-        let Superblock { checkpoint, root, tail, .. } = *newest;
+        let Superblock { checkpoint, root, tail, flushed, .. } = *newest;
         Self {
             env: env.clone(),
             vault: newest.vault,
@@ -77,6 +81,8 @@ impl Replicas {
             sequence: Cell::new(newest.sequence),
             sent: Cell::new(newest.sent),
             durable: Cell::new(Durable { checkpoint, root, tail }),
+            flushed: Cell::new(flushed),
+            proven: Cell::new(flushed),
             told: Cell::new(newest.current),
             known: Cell::new(newest.current),
             turn: Mutex::new(),
@@ -85,6 +91,24 @@ impl Replicas {
 
     pub fn epoch(&self) -> Epoch {
         self.epoch.get()
+    }
+
+    /// Returns the highest number of a record that is known to be flushed, with its data, on every current copy.
+    pub fn flushed(&self) -> u64 {
+        self.flushed.get()
+    }
+
+    /// Returns the highest number that a flushed record or superblock contains as the flushed one. A replay takes all
+    /// records up to this number, regardless of their data.
+    pub fn proven(&self) -> u64 {
+        self.proven.get()
+    }
+
+    /// Notes that all records up to `written` are flushed, and that the newest of them contains `stated` as the flushed
+    /// number.
+    pub fn note_flushed(&self, written: u64, stated: u64) {
+        self.flushed.set(self.flushed.get().max(written));
+        self.proven.set(self.proven.get().max(stated));
     }
 
     /// Starts a new epoch of the vault. The next superblocks record it on the current copies only.
@@ -113,7 +137,7 @@ impl Replicas {
     /// Returns the superblock for copy `copy` of the vault before the resync of the copy: it marks the copy as not
     /// current, and has the last epoch that was sent to the copy.
     pub fn superblock_behind(&self, copy: usize) -> Superblock {
-        let superblock = self.superblock(copy, self.durable.get());
+        let superblock = self.superblock(copy, self.durable.get(), self.flushed.get());
         let current = superblock.current & !(1 << copy);
         Superblock { sequence: 1, current, epoch: self.sent.get()[copy], ..superblock }
     }
@@ -303,12 +327,14 @@ impl Replicas {
             if self.told.replace(mask) != mask && !seeded::on(Bug::EpochKept) {
                 self.raise_epoch();
             }
-            self.write_superblocks(next).await;
+            let stated = self.flushed.get();
+            self.write_superblocks(next, stated).await;
             if self.mask() != 0 {
                 self.durable.set(next);
             }
             if self.mask() == mask {
                 self.known.set(mask);
+                self.note_flushed(stated, stated);
             }
         }
         if self.current().is_empty() {
@@ -319,7 +345,7 @@ impl Replicas {
         Ok(())
     }
 
-    async fn write_superblocks(&self, next: Durable) {
+    async fn write_superblocks(&self, next: Durable, flushed: u64) {
         let current = self.current();
         self.sequence.set(self.sequence.get() + 1);
         let mut sent = self.sent.get();
@@ -329,7 +355,7 @@ impl Replicas {
         for copy in &current {
             match self.env.pool().scratch(PAGE_BYTES).await {
                 Ok(buf) => {
-                    let bytes = self.superblock(*copy, next).encode();
+                    let bytes = self.superblock(*copy, next, flushed).encode();
                     buf.write().copy_from_slice(&bytes);
                     let slot = next_slot(self.members[*copy].slot.get());
                     begun.push((*copy, write_all(self.present(*copy), SUPERBLOCKS[slot], &buf)));
@@ -345,7 +371,7 @@ impl Replicas {
         }
     }
 
-    fn superblock(&self, copy: usize, next: Durable) -> Superblock {
+    fn superblock(&self, copy: usize, next: Durable, flushed: u64) -> Superblock {
         Superblock {
             vault: self.vault,
             sequence: self.sequence.get(),
@@ -358,6 +384,7 @@ impl Replicas {
             root: next.root,
             tail: next.tail,
             sent: self.sent.get(),
+            flushed,
             unknown_read_only: 0,
         }
     }

@@ -13,7 +13,7 @@ use crate::Uuid;
 pub const MAGIC: [u8; 8] = *b"CAIRNVLT";
 
 /// Format version of vaults that this code writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Maximum number of copies of one vault.
 pub const COPIES_MAX: usize = 8;
@@ -67,6 +67,8 @@ pub struct Superblock {
     pub root: Option<Pointer>,
     /// Position of the first record of the log that the checkpoint does not contain.
     pub tail: Position,
+    /// Highest number of a record of the log that is known to be flushed, with its data, on every current copy.
+    pub flushed: u64,
     /// For each copy, the last epoch of the vault in which a superblock was written to the copy.
     pub sent: [Epoch; COPIES_MAX],
     /// Bits of features that this version of Cairn does not know. This version may read the vault, but must not write
@@ -108,7 +110,8 @@ struct Raw {
     tail_previous: U64,
     tail_epoch: U64,
     sent: [RawEpoch; COPIES_MAX],
-    rest: [u8; 3784],
+    flushed: U64,
+    rest: [u8; 3776],
 }
 
 const _: () = assert!(size_of::<Raw>() == PAGE_BYTES);
@@ -190,7 +193,8 @@ impl Superblock {
             tail_previous: self.tail.previous.into(),
             tail_epoch: self.tail.epoch.into(),
             sent: self.sent.map(epoch),
-            rest: [0; 3784],
+            flushed: self.flushed.into(),
+            rest: [0; 3776],
         };
         let mut whole: [u8; PAGE_BYTES] = zerocopy::transmute!(raw);
         let sum = superblock_checksum(&whole);
@@ -224,7 +228,9 @@ impl Superblock {
 
     fn check(&self) -> Result<(), String> {
         self.geometry.check()?;
-        let Self { copy, copies, current, sequence, epoch, tail, root, checkpoint, .. } = self;
+        let Self {
+            copy, copies, current, sequence, epoch, tail, root, checkpoint, flushed, ..
+        } = self;
         if !(1..=COPIES_MAX as u32).contains(copies) || copy >= copies {
             return Err(format!("copy number {copy} of {copies} is impossible"));
         }
@@ -234,12 +240,16 @@ impl Superblock {
         if *sequence == 0 || epoch.number == 0 || tail.number == 0 {
             return Err("the sequence, epoch or tail is 0".to_owned());
         }
-        let counted = [*sequence, epoch.number, tail.number, tail.offset, tail.epoch, *checkpoint];
+        let counted =
+            [*sequence, epoch.number, tail.number, tail.offset, tail.epoch, *checkpoint, *flushed];
         if let Some(past) = counted.into_iter().find(|count| *count > COUNT_MAX) {
             return Err(format!("a counter has the impossible value {past}"));
         }
         if !tail.offset.is_multiple_of(PAGE_BYTES as u64) {
             return Err(format!("the tail of the log is at {}, no page boundary", tail.offset));
+        }
+        if flushed + 1 < tail.number {
+            return Err("the checkpoint contains a record that is not flushed".to_owned());
         }
         if root.is_some_and(|root| root.checkpoint > *checkpoint) {
             return Err("the root is newer than the checkpoint".to_owned());
@@ -273,6 +283,7 @@ impl Raw {
                 epoch: self.tail_epoch.get(),
             },
             sent: self.sent.map(epoch),
+            flushed: self.flushed.get(),
             unknown_read_only: self.read_only_compatible.get(),
         }
     }

@@ -61,7 +61,8 @@ pub fn record(data: &[u8]) {
         changes.iter().for_each(|change| change.encode(&mut again));
         assert_eq!(again, body);
         let mut whole = vec![1; record::padded(head.length as usize)];
-        let written = record::encode(vault, head.at, head.changes, &[&again], &mut whole);
+        let written =
+            record::encode(vault, head.at, head.flushed, head.changes, &[&again], &mut whole);
         assert_eq!(written, head);
     };
     check(data);
@@ -72,7 +73,7 @@ pub fn record(data: &[u8]) {
     sealed[..8].copy_from_slice(&record::RECORD_MAGIC);
     sealed[16..32].copy_from_slice(&vault.0);
     let length = sealed.len() as u32;
-    sealed[64..68].copy_from_slice(&length.to_le_bytes());
+    sealed[72..76].copy_from_slice(&length.to_le_bytes());
     let sum = record::record_checksum(&sealed);
     sealed[8..16].copy_from_slice(&sum.to_le_bytes());
     check(&sealed);

@@ -267,7 +267,7 @@ fn vault_open_rejects_newer_version_and_unknown_features_without_writing() {
         };
         let read_only = Options { read_only: true, ..SMALL };
         for (at, value, words, reads) in [
-            (8, 2, "version 2", false),
+            (8, 3, "version 3", false),
             (40, 1, "features", false),
             (32, 4, "only read", true),
             (24, 1, "", true),

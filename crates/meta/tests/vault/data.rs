@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use block::{ByteRange, Env, Lower, Op};
 use meta::vault::page::checksum;
-use meta::vault::{Array, Data, LOST, Options, Shape, Spec, Vault};
+use meta::vault::{Array, Data, Options, Shape, Spec, Vault};
 use sim::SimWorld;
 use zerocopy::little_endian::U64;
 
@@ -94,14 +94,20 @@ fn map(vault: &Vault) -> Array<U64> {
     Array::new(vault, vault.find("map", 0).expect("it was made"))
 }
 
-/// Makes step `step`: writes a new data block, and commits a transaction that maps one of the map's entries to it.
+/// Makes step `step` durable: writes a new data block, and a transaction that maps one of the map's entries to it.
 async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
+    post(env, disks, vault, step).await;
+    vault.sync().await.unwrap();
+}
+
+/// Posts step `step`.
+async fn post(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     disks.write(env, step, step as u8).await;
     let data = Data { range: disks.range(step), checksum: checksum(&[step as u8; PLACE]) };
     let mut transaction = vault.begin();
     let number = U64::new(step + 1);
     map(vault).set_with_data(&mut transaction, step % BLOCKS, &number, &data).unwrap();
-    vault.commit(transaction).await.unwrap();
+    vault.post(transaction).await.unwrap();
 }
 
 /// Overwrites the data block of a step in place, and flushes the disk.
@@ -161,10 +167,12 @@ async fn look(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
     }
 }
 
-fn every_power_cut(apart: bool) {
-    let played = play(apart);
+/// Opens the vault twice after every power cut in the recording, and calls `look` with the disks, the vault, and the
+/// numbers of the last acknowledged and the last begun step. Returns the number of crash states.
+fn every_cut(played: &Played, look: impl AsyncFn(&Disks, &Vault, u64, u64, &str)) -> usize {
+    let apart = played.before.len() > 1;
     let mut states = 0;
-    moments(&played, |event, disks, answered, begun| {
+    moments(played, |event, disks, answered, begun| {
         let mut judge = |images: Vec<Vec<u8>>| {
             states += 1;
             let (world, trace) = (SimWorld::new(2), Trace::default());
@@ -192,17 +200,19 @@ fn every_power_cut(apart: bool) {
             _ => unreachable!("there are no more"),
         }
     });
-    assert!(states > 1000, "only {states} states");
+    states
 }
 
 #[test]
 fn vault_keeps_committed_data_after_power_cut_of_one_disk() {
-    every_power_cut(false);
+    let states = every_cut(&play(false), look);
+    assert!(states > 1000, "only {states} states");
 }
 
 #[test]
 fn vault_keeps_committed_data_after_power_cut_of_two_disks() {
-    every_power_cut(true);
+    let states = every_cut(&play(true), look);
+    assert!(states > 1000, "only {states} states");
 }
 
 #[test]
@@ -229,45 +239,152 @@ fn vault_commit_with_data_costs_one_flush_of_each_disk() {
     }
 }
 
-/// Overwrites a data block directly on the disk, past the vault. Returns the entry of the map after recovery, and the
-/// result of an opening without the data disk.
-fn destroyed(sealed: bool) -> (u64, Result<(), String>) {
+/// Posts three steps, and makes the first `durable` of them durable, or proves them. Then destroys the data of `step` on
+/// the disk, past the vault. Returns the step that each block shows after an opening.
+fn destroyed(step: u64, durable: u64, is_proven: bool) -> Vec<Option<u64>> {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
     let disks = Disks::blank(true, &trace);
-    let number = block_on(&world, async {
+    block_on(&world, async {
         disks.format(&env).await;
         let vault = disks.open(&env, &SMALL).await.unwrap();
-        put(&env, &disks, &vault, 1).await;
-        if sealed {
-            env.sleep(3 * meta::vault::SEALED_AFTER).await;
+        for step in 1..=3 {
+            post(&env, &disks, &vault, step).await;
+            if step == durable {
+                if is_proven { vault.prove().await.unwrap() } else { vault.sync().await.unwrap() }
+            }
         }
         drop(vault);
-        disks.write(&env, 1, GARBAGE).await;
+        disks.write(&env, step, GARBAGE).await;
         let read_only = Options { read_only: true, ..SMALL };
         let looked = disks.open(&env, &read_only).await.unwrap();
-        let seen = map(&looked).get(1).await.unwrap().get();
+        let seen = steps_of(&looked).await;
         drop(looked);
+        for _ in 0..2 {
+            let vault = disks.open(&env, &SMALL).await.unwrap();
+            assert_eq!(steps_of(&vault).await, seen, "it stays so");
+        }
         let vault = disks.open(&env, &SMALL).await.unwrap();
-        let number = map(&vault).get(1).await.unwrap().get();
-        assert_eq!(number, seen);
-        drop(vault);
-        let vault = disks.open(&env, &SMALL).await.unwrap();
-        assert_eq!(map(&vault).get(1).await.unwrap().get(), number, "it stays so");
         put(&env, &disks, &vault, 4).await;
-        assert_eq!(map(&vault).get(1).await.unwrap().get(), 5, "it can be put right");
-        number
-    });
-    // An opening without access to the data must not decide.
-    let blind = block_on(&world, Vault::open(&env, vec![Some(disks.0[0].lower())], &SMALL));
-    (number, blind.map(drop).map_err(|error| error.to_string()))
+        assert_eq!(map(&vault).get(4 % BLOCKS).await.unwrap().get(), 5, "the log goes on");
+        seen
+    })
+}
+
+/// Returns the step that each block of the map shows.
+async fn steps_of(vault: &Vault) -> Vec<Option<u64>> {
+    let mut all = Vec::new();
+    for block in 0..BLOCKS {
+        all.push(map(vault).get(block).await.unwrap().get().checked_sub(1));
+    }
+    all
 }
 
 #[test]
-fn vault_recovery_drops_last_record_with_damaged_data_unless_sealed() {
-    let (number, blind) = destroyed(false);
-    assert_eq!(number, 0);
-    let words = blind.unwrap_err();
+fn vault_log_ends_at_first_unflushed_record_with_damaged_data() {
+    assert_eq!(destroyed(2, 0, false), [None, Some(1), None]);
+    assert_eq!(destroyed(3, 0, false), [None, Some(1), Some(2)]);
+    // Step 3 states that step 1 is flushed, but not that step 2 is.
+    assert_eq!(destroyed(2, 1, false), [None, Some(1), None]);
+}
+
+#[test]
+fn vault_never_replays_record_that_earlier_opening_has_dropped() {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(true, &trace);
+    block_on(&world, async {
+        disks.format(&env).await;
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        post(&env, &disks, &vault, 1).await;
+        drop(vault);
+        disks.write(&env, 1, GARBAGE).await;
+        drop(disks.open(&env, &SMALL).await.unwrap());
+        // The data now match the dropped record, which is still in the ring.
+        disks.write(&env, 1, 1).await;
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        assert_eq!(steps_of(&vault).await, [None; BLOCKS as usize]);
+    });
+}
+
+#[test]
+fn vault_replays_flushed_record_whatever_its_data() {
+    assert_eq!(destroyed(2, 2, false), [Some(3), Some(1), Some(2)]);
+    assert_eq!(destroyed(3, 3, true), [Some(3), Some(1), Some(2)]);
+}
+
+#[test]
+fn vault_with_unflushed_data_opens_for_writing_only_with_data_disk() {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(true, &trace);
+    block_on(&world, async {
+        disks.format(&env).await;
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        post(&env, &disks, &vault, 1).await;
+    });
+    let blind = block_on(&world, Vault::open(&env, vec![Some(disks.0[0].lower())], &SMALL));
+    let words = blind.err().expect("the data cannot be checked").to_string();
     assert!(words.contains("its data disk"), "{words}");
-    assert_eq!(destroyed(true).0, LOST | 2);
+}
+
+/// Posts six steps. The third and the last are made durable, and data of the second change in place between.
+fn play_posts(apart: bool) -> Played {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(apart, &trace);
+    block_on(&world, disks.format(&env));
+    trace.take();
+    let before = disks.0.iter().map(|disk| disk.bytes.borrow().clone()).collect();
+    block_on(&world, async {
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        for step in 1..=POSTS {
+            trace.note(Event::Begun(step));
+            post(&env, &disks, &vault, step).await;
+            if step == 3 {
+                vault.sync().await.unwrap();
+                trace.note(Event::Answered(step));
+            }
+        }
+        change(&env, &disks, &vault, CHANGED_STEP).await;
+        vault.sync().await.unwrap();
+        trace.note(Event::Answered(POSTS));
+    });
+    Played { before, events: trace.take() }
+}
+
+const POSTS: u64 = 5;
+
+/// Step of [`play_posts`] with data that change in place.
+const CHANGED_STEP: u64 = 4;
+
+/// Checks that the map shows the first steps up to one of `least` to `most`, with the data of these steps.
+async fn look_at_posts(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
+    let shown = steps_of(vault).await;
+    let after = |steps: u64| -> Vec<_> {
+        (0..BLOCKS).map(|block| (1..=steps).rev().find(|n| n % BLOCKS == block)).collect()
+    };
+    assert!(
+        (least..=most).any(|steps| shown == after(steps)),
+        "{what}: the map shows {shown:?}; {least} of {most} steps were durable"
+    );
+    for step in shown.into_iter().flatten() {
+        let bytes = disks.bytes(step);
+        let old = |byte: &u8| *byte == step as u8;
+        let may_change = step == CHANGED_STEP && most == POSTS;
+        let changed = |byte: &u8| may_change && [step as u8 | CHANGED, GARBAGE].contains(byte);
+        assert!(
+            bytes.iter().all(|byte| old(byte) || changed(byte)),
+            "{what}: step {step} holds {:x}",
+            bytes[0]
+        );
+    }
+}
+
+#[test]
+fn vault_keeps_first_posts_after_power_cut() {
+    for apart in [false, true] {
+        let states = every_cut(&play_posts(apart), look_at_posts);
+        assert!(states > 300, "only {states} states");
+    }
 }

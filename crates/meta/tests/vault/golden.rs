@@ -1,4 +1,4 @@
-//! Checks that version 1 of the vault format encodes to fixed bytes.
+//! Checks that version 2 of the vault format encodes to fixed bytes.
 
 use meta::Uuid;
 use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
@@ -46,11 +46,12 @@ fn vault_superblock_encodes_to_golden_bytes() {
         root: Some(Pointer { checkpoint: 9, home: 1, checksum: 0x0807_0605_0403_0201 }),
         tail: Position { offset: 8192, number: 3, previous: 0x77, epoch: 4 },
         sent,
+        flushed: 0x0304,
         unknown_read_only: 0,
     };
     let mut golden = vec![0; 4096];
-    put(&mut golden, 0, b"CAIRNVLT\x01");
-    put(&mut golden, 16, &[0xe6, 0xaf, 0x0a, 0xf7, 0x59, 0xa5, 0xfc, 0xc1]);
+    put(&mut golden, 0, b"CAIRNVLT\x02");
+    put(&mut golden, 16, &[0xc5, 0x87, 0x90, 0xf4, 0x83, 0x2f, 0x11, 0x39]);
     put(&mut golden, 48, &[0x11; 16]);
     put(&mut golden, 64, &[2, 1, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x66]);
     put(&mut golden, 88, &[0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]);
@@ -63,6 +64,7 @@ fn vault_superblock_encodes_to_golden_bytes() {
     put(&mut golden, 152, &[0, 0x20, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0x77]);
     put(&mut golden, 176, &[4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x66]);
     put(&mut golden, 200, &[4, 0, 0, 0, 0, 0, 0, 0, 0x55]);
+    put(&mut golden, 312, &[4, 3]);
     same(&superblock.encode(), &golden);
     assert_eq!(Superblock::decode(&golden), Ok(superblock));
 }
@@ -79,17 +81,17 @@ fn vault_log_record_encodes_to_golden_bytes() {
     }
     let at = Position { offset: 0x3000, number: 7, previous: 0x99, epoch: 2 };
     let mut bytes = vec![0xee; PAGE_BYTES];
-    let head = record::encode(Uuid([0x22; 16]), at, 3, &[&changes], &mut bytes);
+    let head = record::encode(Uuid([0x22; 16]), at, 5, 3, &[&changes], &mut bytes);
     let mut golden = vec![0; PAGE_BYTES];
     put(&mut golden, 0, b"CAIRNREC");
-    put(&mut golden, 8, &[0x03, 0x0a, 0x27, 0xbe, 0xbd, 0xfa, 0x7d, 0xf9]);
+    put(&mut golden, 8, &[0xdc, 0x3e, 0x84, 0x4d, 0xe7, 0x03, 0x2f, 0xd6]);
     put(&mut golden, 16, &[0x22; 16]);
     put(&mut golden, 32, &[7, 0, 0, 0, 0, 0, 0, 0, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x99]);
-    put(&mut golden, 56, &[2, 0, 0, 0, 0, 0, 0, 0, 146, 0, 0, 0, 3]);
-    put(&mut golden, 72, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1]);
-    put(&mut golden, 96, &[0xaa, 0xbb]);
-    put(&mut golden, 98, &[2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0xcc]);
-    put(&mut golden, 122, &[3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 3, 1]);
+    put(&mut golden, 56, &[2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 154, 0, 0, 0, 3]);
+    put(&mut golden, 80, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1]);
+    put(&mut golden, 104, &[0xaa, 0xbb]);
+    put(&mut golden, 106, &[2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0xcc]);
+    put(&mut golden, 130, &[3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 3, 1]);
     same(&bytes, &golden);
     let (found, body) = record::decode(Uuid([0x22; 16]), &golden).expect("it is whole");
     assert_eq!((found, body), (head, &changes[..]));
@@ -99,24 +101,21 @@ fn vault_log_record_encodes_to_golden_bytes() {
 #[test]
 fn vault_data_changes_encode_to_golden_bytes() {
     let mut changes = Vec::new();
-    for (from, verb) in [(0x0001_0000, Verb::Data(0x1000, 0x0807_0605_0403_0201)), (0, Verb::LetGo)]
-    {
-        Change { object: 0, from, verb }.encode(&mut changes);
-    }
-    let mut golden = vec![0; 24 + 8 + 24];
+    let verb = Verb::Data(0x1000, 0x0807_0605_0403_0201);
+    Change { object: 0, from: 0x0001_0000, verb }.encode(&mut changes);
+    let mut golden = vec![0; 24 + 8];
     put(&mut golden, 10, &[1]);
     put(&mut golden, 17, &[0x10, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
-    put(&mut golden, 48, &[1, 0, 0, 0, 5]);
     same(&changes, &golden);
     let found = record::changes(&golden).unwrap();
-    assert_eq!(found[0].verb, Verb::Data(0x1000, 0x0807_0605_0403_0201));
-    assert_eq!(found[1].verb, Verb::LetGo);
-    // The changed bytes: object, value, checksum; object, from, length, value.
-    for at in [0, 21, 32, 40, 48, 53] {
+    assert_eq!(found[0].verb, verb);
+    // The changed bytes: object, value.
+    for at in [0, 21] {
         let mut wrong = golden.clone();
         wrong[at] ^= 2;
-        assert!(record::changes(&wrong[..56 - usize::from(at == 32) * 25]).is_err(), "byte {at}");
+        assert!(record::changes(&wrong).is_err(), "byte {at}");
     }
+    assert!(record::changes(&golden[..31]).is_err(), "the checksum is truncated");
 }
 
 #[test]
@@ -186,9 +185,12 @@ fn image() -> Vec<u8> {
     disks[0].bytes.borrow().clone()
 }
 
-/// The disk bytes of a vault of format version 1, written by the first code of this version. The file has only the
+/// The disk bytes of a vault of format version 2, written by the first code of this version. The file has only the
 /// runs of 64 bytes that are not zero, each behind its number.
-const IMAGE: &[u8] = include_bytes!("version-1.image");
+const IMAGE: &[u8] = include_bytes!("version-2.image");
+
+/// The disk bytes of a vault of format version 1, which this code refuses.
+const OLD_IMAGE: &[u8] = include_bytes!("version-1.image");
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; scene::DISK_BYTES];
@@ -200,7 +202,17 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn vault_open_accepts_image_of_format_version_1() {
+fn vault_open_refuses_image_of_format_version_1() {
+    let world = SimWorld::new(8);
+    let disks = [Disk::new(0, unpacked(OLD_IMAGE), &Trace::default())];
+    let opened = block_on(&world, Vault::open(&world.env(), some(&disks), &SMALL));
+    let error = opened.err().expect("the version is unknown");
+    assert_eq!(error.kind(), block::ErrorKind::Unsupported);
+    assert!(error.to_string().contains("version 1; this Cairn reads only 2"), "{error}");
+}
+
+#[test]
+fn vault_open_accepts_image_of_format_version_2() {
     let (world, trace) = (SimWorld::new(8), Trace::default());
     let env = world.env();
     let disks = [Disk::new(0, unpacked(IMAGE), &trace)];

@@ -37,12 +37,31 @@ struct State {
     log: Option<(ObjectId, Vec<Vec<u8>>)>,
 }
 
-/// A client of the vault: its state after the last acknowledged commit, and after the commit in progress.
-#[derive(Default)]
+/// A client of the vault: the states that an opening after a crash may find.
 struct Client {
-    answered: State,
-    sent: Option<State>,
+    /// The state after the last durable transaction, then that after each later one. Never empty.
+    states: Vec<State>,
+    /// Index in `states` of the last transaction that was answered; the one behind it is in progress.
+    posted: usize,
     commits: u64,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self { states: vec![State::default()], posted: 0, commits: 0 }
+    }
+}
+
+impl Client {
+    fn present(&self) -> &State {
+        self.states.last().expect("there is always a state")
+    }
+
+    /// Notes that the states before `index` cannot come back.
+    fn forget_before(&mut self, index: usize) {
+        self.states.drain(..index);
+        self.posted -= index;
+    }
 }
 
 fn owner(client: u64) -> String {
@@ -316,7 +335,16 @@ impl Run {
         } else {
             drop(vault);
         }
-        self.crash(self.random.chance(600_000));
+        let has_power_cut = self.random.chance(600_000);
+        self.crash(has_power_cut);
+        if !has_power_cut {
+            // The disks keep all that a killed process has written.
+            for client in &self.clients {
+                let mut client = client.borrow_mut();
+                let last = client.posted;
+                client.forget_before(last);
+            }
+        }
         self.fork(what);
     }
 
@@ -352,41 +380,40 @@ impl Run {
         self.world.run(later).unwrap();
     }
 
-    /// Checks that each client's objects in the vault have the client's acknowledged state, or the state of the commit
-    /// that was in progress at the crash.
+    /// Checks that each client's objects in the vault have one of the states that the crash may have left.
     async fn check(&self, vault: &Vault, what: &str) {
         for (number, client) in self.clients.iter().enumerate() {
             let shown = shown(vault, number as u64).await.unwrap();
             let mut client = client.borrow_mut();
-            let sent = client.sent.take();
             assert!(
-                shown == client.answered || sent.is_some_and(|sent| shown == sent),
-                "{what}: client {number} has neither what it was answered nor what it sent"
+                client.states.contains(&shown),
+                "{what}: client {number} has none of its {} possible states",
+                client.states.len()
             );
-            client.answered = shown;
+            (client.states, client.posted) = (vec![shown], 0);
         }
     }
 
     async fn make_logs(&self, vault: &Vault) {
         for (number, client) in self.clients.iter().enumerate() {
-            if client.borrow().answered.log.is_some() {
+            if client.borrow().present().log.is_some() {
                 continue;
             }
             let mut transaction = vault.begin();
             let id = transaction.create(&Spec::log(&owner(number as u64), 2, 5000)).unwrap();
             vault.commit(transaction).await.unwrap();
-            client.borrow_mut().answered.log = Some((id, Vec::new()));
+            client.borrow_mut().states[0].log = Some((id, Vec::new()));
         }
     }
 }
 
-/// Runs a client: commits random transactions one after the other until the simulated process is killed.
+/// Runs a client: commits or posts random transactions one after the other until the simulated process is killed.
 async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, key: u64) {
     let random = Stream::new(key, "client", number);
-    let id = client.borrow().answered.log.as_ref().map(|(id, _)| *id).expect("it was made");
+    let id = client.borrow().present().log.as_ref().map(|(id, _)| *id).expect("it was made");
     let log = Log::open(&vault, id).await.unwrap();
     loop {
-        let mut next = client.borrow().answered.clone();
+        let mut next = client.borrow().present().clone();
         let drawn = draw(&vault, number, &mut next, Some(&log), &random).await;
         // A transaction that does not fit is not committed.
         let Ok(transaction) = drawn else { continue };
@@ -395,14 +422,32 @@ async fn talk(env: Env, vault: Vault, number: u64, client: Rc<RefCell<Client>>, 
             env.give_way().await;
             continue;
         }
-        client.borrow_mut().sent = Some(next.clone());
-        if vault.commit(transaction).await.is_err() {
+        client.borrow_mut().states.push(next);
+        let is_posted = random.chance(700_000);
+        let done = match is_posted {
+            true => vault.post(transaction).await.map(drop),
+            false => vault.commit(transaction).await,
+        };
+        if done.is_err() {
+            return;
+        }
+        {
+            let mut client = client.borrow_mut();
+            client.posted = client.states.len() - 1;
+            client.commits += 1;
+        }
+        let done = match random.below(10) {
+            0 => vault.sync().await,
+            1 => vault.prove().await,
+            _ if is_posted => continue,
+            _ => Ok(()),
+        };
+        if done.is_err() {
             return;
         }
         let mut client = client.borrow_mut();
-        client.sent = None;
-        client.answered = next;
-        client.commits += 1;
+        let last = client.posted;
+        client.forget_before(last);
     }
 }
 
@@ -441,13 +486,42 @@ fn closed_vault_has_no_write_in_flight() {
             let mut transaction = vault.begin();
             transaction.create(&Spec::cell("closed", 0, 100)).unwrap();
             vault.commit(transaction).await.unwrap();
-            // The empty record after the commit becomes due during the close, or soon after.
+            // The proof of the commit becomes due during the close, or soon after.
             let early = Duration::from_micros(run.random.below(3_000));
             env.sleep(SEALED_AFTER.saturating_sub(early)).await;
             vault.close().await.unwrap();
         });
         let left: Vec<_> = run.disks.iter().flat_map(|disk| disk.in_flight()).collect();
         assert!(left.is_empty(), "seed {seed}: after the close: {left:?}");
+    }
+}
+
+#[test]
+fn vault_shows_changes_only_when_their_post_returns() {
+    for seed in 0..20 {
+        let run = Run::new(seed);
+        let env = run.world.env();
+        block_on(&run.world, async {
+            let vault = run.create().await;
+            let mut transaction = vault.begin();
+            let id = transaction.create(&Spec::array::<U64>("a", 0, 10)).unwrap();
+            vault.commit(transaction).await.unwrap();
+            let is_posted = Rc::new(std::cell::Cell::new(false));
+            let (poster, done) = (vault.clone(), is_posted.clone());
+            env.spawn("a post", async move {
+                let mut transaction = poster.begin();
+                Array::new(&poster, id).set(&mut transaction, 3, &U64::new(7)).unwrap();
+                poster.post(transaction).await.unwrap();
+                done.set(true);
+            });
+            let array = Array::<U64>::new(&vault, id);
+            while array.get(3).await.unwrap() == U64::ZERO {
+                env.sleep(Duration::from_micros(1)).await;
+            }
+            // The writes of the record take longer than the wake-up of the caller.
+            env.give_way().await;
+            assert!(is_posted.get(), "seed {seed}: the array changed before the post returned");
+        });
     }
 }
 
