@@ -257,6 +257,10 @@ bugs! {
     OpeningIgnored = "172",
     /// 173 a vault changes its pages before the record with the changes is written
     AppliedEarly = "173",
+    /// 174 a remap takes freed blocks again before the record that freed them is proven
+    FreedReusedEarly = "174",
+    /// 175 a remap discards freed blocks below before the record that freed them is proven
+    FreedDiscardedEarly = "175",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -72,8 +72,7 @@ pub struct Allocator {
 type Promised = Rc<RefCell<BTreeMap<u64, u64>>>;
 
 /// A reservation of data blocks. While the reservation exists, no other caller gets these data blocks.
-#[must_use = "a dropped promise releases the reserved places"]
-pub struct Promise {
+struct Promise {
     all: Promised,
     first: u64,
 }
@@ -93,10 +92,13 @@ struct Free {
     given_back: Cell<u64>,
 }
 
-/// Data blocks that become free when this value is dropped, at the end of their transaction.
-struct Freed {
+/// Data blocks that a transaction frees. No caller can take them before this value is dropped. The caller keeps it until
+/// the record with the transaction is proven: a replay may drop an earlier record, and this one with it.
+#[must_use = "a dropped value permits others to take the data blocks"]
+pub struct Freed {
     free: Rc<Free>,
     first: u64,
+    _promise: Promise,
 }
 
 impl Drop for Freed {
@@ -265,19 +267,17 @@ impl Allocator {
         self.taken.put(transaction, first, count, true)
     }
 
-    /// Frees data blocks in the transaction. [`Allocator::take`] cannot take them before the transaction is durable.
+    /// Frees data blocks in the transaction. [`Allocator::take`] cannot take them before the returned value is dropped.
     ///
     /// # Errors
     /// `OutOfRange`.
-    pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<()> {
-        // Until the transaction is durable, a search may pass over these data blocks as taken.
-        transaction.keep(Freed { free: self.free.clone(), first: places.first });
-        self.taken.put(transaction, places.first, places.count, false)
+    pub fn free(&self, transaction: &mut Transaction, places: Places) -> Result<Freed> {
+        self.taken.put(transaction, places.first, places.count, false)?;
+        // Until the end, a search may pass over these data blocks as taken.
+        Ok(Freed { free: self.free.clone(), first: places.first, _promise: self.hold(places) })
     }
 
-    /// Reserves data blocks that the caller is about to free. No caller can take them while the returned reservation
-    /// exists.
-    pub fn hold(&self, places: Places) -> Promise {
+    fn hold(&self, places: Places) -> Promise {
         self.promised.borrow_mut().insert(places.first, places.count);
         Promise { all: self.promised.clone(), first: places.first }
     }

@@ -1,7 +1,9 @@
 //! Looks up blocks of a remap device, maps them to data blocks of its lower, and frees data blocks.
 
+use std::rc::Rc;
+
 use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result, error};
-use meta::alloc::{Mapping, Places};
+use meta::alloc::{Freed, Mapping, Places};
 use meta::vault::{Data, Transaction};
 
 use super::device::Inner;
@@ -36,7 +38,7 @@ pub struct Piece {
 }
 
 /// The child requests in flight for one client request, at most [`WINDOW`].
-type Window = block::Window<WINDOW>;
+pub type Window = block::Window<WINDOW>;
 
 impl Lookup {
     /// Returns the blocks of the byte range, each with its mapping and with the part of the byte range that lies in it.
@@ -173,7 +175,10 @@ impl Inner {
             }
         }
         written.and(window.drain().await)?;
-        map.vault.commit(transaction).await?;
+        map.vault.post(transaction).await?;
+        if matches!(op, Op::Write { fua: true, .. }) {
+            map.vault.sync_with_data().await?;
+        }
         let new = runs.iter().map(|(_, places)| places.count);
         self.taken.set(self.taken.get() + new.sum::<u64>());
         Ok(())
@@ -211,6 +216,9 @@ impl Inner {
                 Ok(runs) => return Ok((transaction, runs)),
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     drop(transaction);
+                    if self.release_freed(map).await? {
+                        continue;
+                    }
                     if turn.take().is_none() {
                         // The places that this attempt had taken may be enough for another write.
                         self.report_free_space();
@@ -228,7 +236,7 @@ impl Inner {
         }
     }
 
-    fn report_free_space(&self) {
+    pub fn report_free_space(&self) {
         self.frees.set(self.frees.get() + 1);
         self.tasks.changed().wake();
     }
@@ -335,7 +343,7 @@ impl Inner {
     /// Unmaps all whole blocks in `range`, and frees their data blocks. The rest of `range` is zeroed if `zero`, and
     /// otherwise stays as it is.
     pub async fn free_range(
-        &self,
+        self: &Rc<Self>,
         map: &Map,
         range: ByteRange,
         zero: bool,
@@ -346,31 +354,14 @@ impl Inner {
             let looked = self.look(map, batch).await?;
             let mut transaction = map.vault.begin();
             let freed = self.free_blocks(map, &looked, &mut transaction)?;
-            // Discard the places only when it is durable that they are free, and before they are used again.
-            let held: Vec<_> = freed.iter().map(|places| map.blocks.hold(*places)).collect();
-            map.vault.commit(transaction).await?;
-            self.discard_below(&freed).await;
-            drop(held);
-            self.have_freed(freed.iter().map(|places| places.count).sum());
+            let number = map.vault.post(transaction).await?;
+            self.release_later(number, freed).await;
             if zero {
                 self.zero_parts(map, &looked, fua).await?;
             }
             self.env.give_way().await;
         }
-        Ok(())
-    }
-
-    /// Discards freed data blocks on the lower. Counts a failure, which does no harm.
-    async fn discard_below(&self, freed: &[Places]) {
-        let mut window = Window::default();
-        for Places { first, count } in freed.iter().filter(|_| self.data.info().discard) {
-            let range = self.layout.places(*first, *count);
-            window.room().await;
-            window.start(&self.data, Op::Discard { range, fua: false });
-        }
-        if window.drain().await.is_err() {
-            self.undiscarded.set(self.undiscarded.get() + 1);
-        }
+        if fua { map.vault.sync_with_data().await } else { Ok(()) }
     }
 
     /// Unmaps the whole blocks in a range, and frees their data blocks. Returns the freed data blocks as runs.
@@ -379,20 +370,20 @@ impl Inner {
         map: &Map,
         looked: &Lookup,
         transaction: &mut Transaction,
-    ) -> Result<Vec<Places>> {
+    ) -> Result<Vec<(Places, Freed)>> {
         let mut freed: Vec<Places> = Vec::new();
         for (block, spot, part) in looked.blocks(self) {
             let Mapping::At(place) = spot else { continue };
             if part.len() == self.layout.block_bytes {
                 map.blocks.put(transaction, block, None)?;
-                map.blocks.free(transaction, Places { first: place, count: 1 })?;
                 match freed.last_mut() {
                     Some(last) if last.first + last.count == place => last.count += 1,
                     _ => freed.push(Places { first: place, count: 1 }),
                 }
             }
         }
-        Ok(freed)
+        let free = |places: Places| Ok((places, map.blocks.free(transaction, places)?));
+        freed.into_iter().map(free).collect()
     }
 
     /// Writes zeros to the partly covered blocks: the first and the last one.
@@ -410,14 +401,6 @@ impl Inner {
             }
         }
         Ok(())
-    }
-
-    /// Records that `count` data blocks were freed, and wakes the writes that wait for free data blocks.
-    fn have_freed(&self, count: u64) {
-        if count > 0 {
-            self.taken.set(self.taken.get() - count);
-            self.report_free_space();
-        }
     }
 }
 

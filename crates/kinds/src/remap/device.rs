@@ -19,6 +19,7 @@ use super::layout::Layout;
 use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
 use super::record::Record;
+use super::releases::Releases;
 
 /// Most blocks for which one block status request returns extents.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
@@ -50,6 +51,7 @@ pub struct Inner {
     pub taken: Cell<u64>,
     /// Number of times that data blocks were freed, by which a waiting write notices a change.
     pub frees: Cell<u64>,
+    pub releases: Releases,
     /// Number of discards of freed data blocks that failed on the lower.
     pub undiscarded: Cell<u64>,
     /// Number of requests that wait for a free data block.
@@ -97,6 +99,7 @@ impl Remap {
             opened: Notify::default(),
             taken: Cell::new(0),
             frees: Cell::new(0),
+            releases: Releases::default(),
             undiscarded: Cell::new(0),
             held: Cell::new(0),
             placing: Mutex::new(),
@@ -183,11 +186,11 @@ impl Inner {
         });
     }
 
-    async fn flush(&self) -> Result<()> {
-        if let Some(error) = self.map.get().and_then(|map| map.vault.failure()) {
-            return Err(error.at(&self.name));
+    async fn flush(&self, map: &Map) -> Result<()> {
+        match map.vault.failure() {
+            Some(error) => Err(error.at(&self.name)),
+            None => map.vault.sync_with_data().await,
         }
-        self.data.flush().await
     }
 
     async fn status(&self, map: &Map, range: ByteRange) -> Result<Vec<block::Extent>> {
@@ -247,7 +250,7 @@ impl Device for Remap {
             Op::Write { .. } => inner.write(map, &mut request.op).await,
             Op::WriteZeroes { range, fua, .. } => inner.free_range(map, *range, true, *fua).await,
             Op::Discard { range, fua } => inner.free_range(map, *range, false, *fua).await,
-            Op::Flush => inner.flush().await,
+            Op::Flush => inner.flush(map).await,
             Op::Status { range, extents } => {
                 *extents = inner.status(map, *range).await?;
                 Ok(())
@@ -296,6 +299,10 @@ impl Device for Remap {
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
+            if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
+                // Freed blocks wait for this proof. An error ends the wait as well.
+                let _ = map.vault.prove().await;
+            }
             // If the close is abandoned, packing goes on.
             let closing = inner.tasks.close(|| inner.begin_packing()).await;
             if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {

@@ -11,6 +11,7 @@
 //! | `opening.rs` | opening the vault, or creating it |
 //! | `device.rs` | carrying out requests and commands |
 //! | `blocks.rs` | looking up blocks, mapping them to data blocks, freeing data blocks |
+//! | `releases.rs` | freed data blocks that wait for the proof of their record |
 //! | `packer.rs` | moving blocks to the front of the lower |
 
 mod blocks;
@@ -19,6 +20,7 @@ pub mod layout;
 mod opening;
 mod packer;
 pub mod record;
+mod releases;
 #[cfg(test)]
 pub(crate) mod subjects;
 #[cfg(any(test, feature = "testing"))]

@@ -145,14 +145,19 @@ impl Inner {
             if old < self.taken.get() {
                 continue;
             }
-            let Some(new) = map.blocks.take_before(&mut transaction, old).await? else { break };
+            let mut new = map.blocks.take_before(&mut transaction, old).await?;
+            if new.is_none() && self.release_freed(map).await? {
+                new = map.blocks.take_before(&mut transaction, old).await?;
+            }
+            let Some(new) = new else { break };
             let (from, to) = (self.layout.places(old, 1), self.layout.places(new, 1));
             let bytes = self.data.read(from, room.clone()).await?;
             let checksum = meta::vault::page::checksum(&bytes.read());
             self.data.write(to, bytes).await?;
             let data = Data { range: to, checksum };
             map.blocks.put_written(&mut transaction, block, new, &data)?;
-            map.blocks.free(&mut transaction, Places { first: old, count: 1 })?;
+            let freed = map.blocks.free(&mut transaction, Places { first: old, count: 1 })?;
+            transaction.keep_until_proven(freed);
             moved += 1;
         }
         map.vault.commit(transaction).await?;

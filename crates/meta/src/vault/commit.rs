@@ -56,10 +56,14 @@ pub(super) struct Commits {
     pub seal_timer: Cell<bool>,
     /// Number of tasks that prove a record now.
     pub proving: Cell<u32>,
+    pub held: RefCell<VecDeque<Held>>,
     /// Lock held while a flush of the log runs, so that all callers that wait for it share the next one.
     pub flushing: Mutex,
     pub counters: Cell<Counters>,
 }
+
+/// Values that are held until the record with this number is proven.
+type Held = (u64, Vec<Box<dyn Any>>);
 
 /// A transaction that waits in the queue of the vault for its commit.
 pub(super) struct Pending {
@@ -70,6 +74,7 @@ pub(super) struct Pending {
     /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub named: Vec<ByteRange>,
     pub kept: Vec<Box<dyn Any>>,
+    pub until_proven: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,
 }
 
@@ -155,12 +160,15 @@ impl Vault {
         inner.progress.until(|| inner.commits.queue.borrow().len() < QUEUE_MAX).await;
         inner.check_writable()?;
         transaction.set_out()?;
-        let Transaction { changes, count, plans, turns, named, kept, .. } = transaction;
+        let Transaction { changes, count, plans, turns, named, kept, until_proven, .. } =
+            transaction;
         turns.into_iter().for_each(|turn| {
             (turn.on_the_way)();
             drop(turn.alone);
         });
-        inner.queued(|answer| Pending { changes, count, pages, plans, named, kept, answer }).await
+        let pending =
+            |answer| Pending { changes, count, pages, plans, named, kept, until_proven, answer };
+        inner.queued(pending).await
     }
 
     /// Applies a transaction that changes only advisory objects. Readers see the changes at once. The changes are
@@ -400,10 +408,13 @@ impl Inner {
     }
 
     fn answer(&self, group: Group, result: &Result<u64>) {
-        for Pending { changes, pages, plans, kept, answer, .. } in group.pending {
-            if result.is_ok() {
+        for Pending { changes, pages, plans, kept, until_proven, answer, .. } in group.pending {
+            if let Ok(number) = result {
                 self.apply_all(&changes);
                 plans.keep();
+                if !until_proven.is_empty() {
+                    self.commits.held.borrow_mut().push_back((*number, until_proven));
+                }
             }
             drop((pages, kept));
             answer.set(result.clone());

@@ -31,7 +31,7 @@ impl Data {
 
 /// The lower that holds the data outside of a vault.
 pub(super) struct DataLower {
-    lower: Lower,
+    pub lower: Lower,
     /// Whether the lower needs a flush of its own: it is not the lower of the vault's only copy.
     apart: bool,
     /// Byte ranges of the data that unproven records of the log name, without overlaps: by the first byte, the end, and

@@ -30,9 +30,44 @@ impl Vault {
         self.0.prove(self.0.commits.last.get()).await
     }
 
+    /// Makes durable all that was written to the lower with the data before this call, and all transactions that were
+    /// posted before.
+    ///
+    /// # Errors
+    /// As [`Vault::sync`].
+    pub async fn sync_with_data(&self) -> Result<()> {
+        let inner = &self.0;
+        if inner.replicas.flushed() >= inner.commits.written() {
+            return match &inner.data {
+                Some(place) => place.lower.flush().await,
+                None => Ok(()),
+            };
+        }
+        inner.check_writable()?;
+        // A flush that runs already may have begun before the last write of data.
+        inner.flush_to_end().await
+    }
+
     /// Whether the record with this number is flushed, and a flushed record or superblock contains that.
     pub fn is_proven(&self, number: u64) -> bool {
         self.0.replicas.proven() >= number
+    }
+
+    /// Whether reservations wait for the proof of a record ([`Transaction::keep_until_proven`]).
+    ///
+    /// [`Transaction::keep_until_proven`]: super::Transaction::keep_until_proven
+    pub fn holds_until_proof(&self) -> bool {
+        !self.0.commits.held.borrow().is_empty()
+    }
+
+    /// Waits until the record with this number is proven, by a later flush or checkpoint. Flushes nothing itself.
+    ///
+    /// # Errors
+    /// `Faulted` if the vault fails before.
+    pub async fn until_proven(&self, number: u64) -> Result<()> {
+        let inner = &self.0;
+        inner.progress.until(|| self.is_proven(number) || self.failure().is_some()).await;
+        if self.is_proven(number) { Ok(()) } else { inner.check_writable() }
     }
 }
 
@@ -41,19 +76,22 @@ impl Inner {
     /// at the same time share a flush.
     pub(super) async fn flush_to(&self, number: u64) -> Result<()> {
         while self.replicas.flushed() < number {
-            let vault = self.me.upgrade().expect("a vault outlives its calls");
-            // If the caller drops the future, a copy whose flush has failed is still recorded as left behind.
-            let flushed = async move {
-                let _turn = vault.commits.flushing.lock().await;
-                if vault.replicas.flushed() >= number {
-                    return Ok(());
-                }
-                vault.check_writable()?;
-                vault.flush_once().await.inspect_err(|error| vault.fail(error))
-            };
-            self.env.run_to_end("a vault's flush", flushed).await?;
+            let _turn = self.commits.flushing.lock().await;
+            if self.replicas.flushed() < number {
+                self.check_writable()?;
+                self.flush_to_end().await?;
+            }
         }
         Ok(())
+    }
+
+    /// Flushes as [`Self::flush_once`]. If the caller drops the future, a copy that could not be flushed is still
+    /// recorded as left behind.
+    async fn flush_to_end(&self) -> Result<()> {
+        let vault = self.me.upgrade().expect("a vault outlives its calls");
+        let flushed =
+            async move { vault.flush_once().await.inspect_err(|error| vault.fail(error)) };
+        self.env.run_to_end("a vault's flush", flushed).await
     }
 
     /// Flushes in parallel every copy and the lower with the data. All records that were written before this call are
@@ -89,9 +127,16 @@ impl Inner {
         self.flush_to(number).await?;
         let mut proof = self.commits.written();
         if self.commits.stated.get() < number && self.replicas.proven() < number {
-            let (changes, named, kept) = (Vec::new(), Vec::new(), Vec::new());
-            let (pages, plans) = (self.no_pages(), DirectoryReservations::none(self));
-            let empty = |answer| Pending { changes, count: 0, pages, plans, named, kept, answer };
+            let empty = |answer| Pending {
+                changes: Vec::new(),
+                count: 0,
+                pages: self.no_pages(),
+                plans: DirectoryReservations::none(self),
+                named: Vec::new(),
+                kept: Vec::new(),
+                until_proven: Vec::new(),
+                answer,
+            };
             proof = self.queued(empty).await?;
         }
         if self.replicas.proven() >= number {
@@ -102,9 +147,15 @@ impl Inner {
 
     /// Releases what waited for the records that are proven now.
     pub(super) fn note_proven(&self) {
+        let proven = self.replicas.proven();
         if let Some(place) = &self.data {
-            place.forget_named(self.replicas.proven());
+            place.forget_named(proven);
         }
+        let mut held = self.commits.held.borrow_mut();
+        let count = held.partition_point(|(number, _)| *number <= proven);
+        let released: Vec<_> = held.drain(..count).collect();
+        drop(held);
+        drop(released);
         self.progress.wake();
     }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Locked, Result, error};
 
 use super::directory::{Planned, Spec, missing};
@@ -36,6 +37,8 @@ pub struct Transaction {
     pub(super) named: Vec<ByteRange>,
     /// Values that are dropped when the transaction is committed or dropped, such as reservations.
     pub(super) kept: Vec<Box<dyn Any>>,
+    /// Values that are dropped when the record with the transaction is proven, or the transaction is dropped.
+    pub(super) until_proven: Vec<Box<dyn Any>>,
 }
 
 /// Changes to the directory that are reserved for a transaction. Dropping releases the reservations. The transaction
@@ -92,6 +95,7 @@ impl Vault {
             turns: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),
+            until_proven: Vec::new(),
         }
     }
 }
@@ -105,6 +109,15 @@ impl Transaction {
     /// Holds the value `what`, such as a reservation, until the transaction is committed or dropped.
     pub fn keep(&mut self, what: impl Any) {
         self.kept.push(Box::new(what));
+    }
+
+    /// Holds the value `what` until the record with the transaction is proven, or the transaction is dropped: a
+    /// reservation of space that the transaction frees.
+    pub fn keep_until_proven(&mut self, what: impl Any) {
+        match seeded::on(Bug::FreedReusedEarly) {
+            true => self.keep(what),
+            false => self.until_proven.push(Box::new(what)),
+        }
     }
 
     /// Returns the directory entry that the object `number` has once this transaction is committed.

@@ -37,7 +37,8 @@ async fn take(vault: &Vault, all: &Allocator, most: u64) -> Places {
 
 async fn free(vault: &Vault, all: &Allocator, first: u64, count: u64) {
     let mut transaction = vault.begin();
-    all.free(&mut transaction, Places { first, count }).unwrap();
+    let freed = all.free(&mut transaction, Places { first, count }).unwrap();
+    transaction.keep(freed);
     vault.commit(transaction).await.unwrap();
 }
 
@@ -159,7 +160,8 @@ async fn move_one(vault: &Vault, all: &Allocator, block: u64, random: &Stream) {
     };
     all.put(&mut transaction, block, now).unwrap();
     if let Some(first) = before {
-        all.free(&mut transaction, Places { first, count: 1 }).unwrap();
+        let freed = all.free(&mut transaction, Places { first, count: 1 }).unwrap();
+        transaction.keep(freed);
     }
     if random.below(10) > 0 {
         vault.commit(transaction).await.unwrap();
@@ -218,16 +220,20 @@ fn vault_check_reports_page_damaged_on_one_copy_without_writing() {
 }
 
 #[test]
-fn allocator_reuses_freed_data_block_only_after_commit() {
+fn allocator_reuses_freed_data_block_only_after_proof() {
     let world = SimWorld::new(1);
     let env = world.env();
     block_on(&world, async {
         let (vault, _, all) = opened(&env, Policy::FirstFree).await;
         take(&vault, &all, PLACES / 2).await;
         let mut transaction = vault.begin();
-        all.free(&mut transaction, Places { first: 3, count: 1 }).unwrap();
+        let freed = all.free(&mut transaction, Places { first: 3, count: 1 }).unwrap();
+        transaction.keep_until_proven(freed);
         assert_eq!(take(&vault, &all, 1).await.first, PLACES / 2, "it is not free yet");
         vault.commit(transaction).await.unwrap();
+        assert!(vault.holds_until_proof());
+        assert_eq!(take(&vault, &all, 1).await.first, PLACES / 2 + 1, "no record proves that");
+        vault.prove().await.unwrap();
         assert_eq!(take(&vault, &all, 1).await.first, 3);
     });
 }

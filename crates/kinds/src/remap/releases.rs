@@ -1,0 +1,108 @@
+//! Freed data blocks of a remap device, from the record that frees them to its proof. Only then are they discarded on the
+//! lower, and used again: until then, a replay may drop the record together with an earlier one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use block::seeded::{self, Bug};
+use block::{Op, Result};
+use meta::alloc::{Freed, Places};
+
+use super::blocks::Window;
+use super::device::Inner;
+use super::opening::Map;
+
+/// Runs of freed data blocks that wait for the proof of the record that freed them.
+#[derive(Default)]
+pub struct Releases {
+    /// In the order of their records, each with the number of its record.
+    waiting: RefCell<VecDeque<(u64, Places, Freed)>>,
+    /// Whether the task runs that waits for the proofs.
+    has_task: Cell<bool>,
+}
+
+impl Inner {
+    /// Releases data blocks once the record `number`, which frees them, is proven.
+    pub async fn release_later(self: &Rc<Self>, number: u64, freed: Vec<(Places, Freed)>) {
+        if freed.is_empty() {
+            return;
+        }
+        if seeded::on(Bug::FreedDiscardedEarly) {
+            self.discard_below(freed.iter().map(|(places, _)| *places)).await;
+        }
+        let count: u64 = freed.iter().map(|(places, _)| places.count).sum();
+        self.taken.set(self.taken.get() - count);
+        let waiting = freed.into_iter().map(|(places, freed)| (number, places, freed));
+        self.releases.waiting.borrow_mut().extend(waiting);
+        if self.releases.has_task.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.tasks.spawn("a remap's freed blocks", async move {
+            inner.release_all().await;
+            inner.releases.has_task.set(false);
+        });
+    }
+
+    /// Releases all waiting data blocks, each when the record that freed it is proven. Ends early if the vault fails: then
+    /// nothing is written any more.
+    async fn release_all(&self) {
+        let Ok(map) = self.map().await else { return };
+        loop {
+            let first = self.releases.waiting.borrow().front().map(|(number, ..)| *number);
+            let Some(number) = first else { return };
+            let proven = match self.held.get() {
+                _ if seeded::on(Bug::FreedReusedEarly) => Ok(()),
+                0 => map.vault.until_proven(number).await,
+                // A write waits for these blocks.
+                _ => map.vault.prove().await,
+            };
+            if proven.is_err() {
+                return;
+            }
+            self.release_up_to(number).await;
+        }
+    }
+
+    /// Proves the records that have freed data blocks, and releases these. Returns whether there were any.
+    ///
+    /// # Errors
+    /// Errors of writing or flushing the log of the vault.
+    pub async fn release_freed(&self, map: &Map) -> Result<bool> {
+        let last = self.releases.waiting.borrow().back().map(|(number, ..)| *number);
+        if last.is_none() && !map.vault.holds_until_proof() {
+            return Ok(false);
+        }
+        map.vault.prove().await?;
+        if let Some(number) = last {
+            self.release_up_to(number).await;
+        }
+        Ok(true)
+    }
+
+    /// Discards the data blocks on the lower that records up to `number` have freed, and permits their use.
+    async fn release_up_to(&self, number: u64) {
+        let released: Vec<_> = {
+            let mut waiting = self.releases.waiting.borrow_mut();
+            let count = waiting.partition_point(|(of, ..)| *of <= number);
+            waiting.drain(..count).collect()
+        };
+        self.discard_below(released.iter().map(|(_, places, _)| *places)).await;
+        drop(released);
+        self.report_free_space();
+    }
+
+    /// Discards data blocks on the lower. Counts a failure, which does no harm.
+    async fn discard_below(&self, all: impl Iterator<Item = Places>) {
+        let mut window = Window::default();
+        for Places { first, count } in all.filter(|_| self.data.info().discard) {
+            let range = self.layout.places(first, count);
+            window.room().await;
+            window.start(&self.data, Op::Discard { range, fua: false });
+        }
+        if window.drain().await.is_err() {
+            self.undiscarded.set(self.undiscarded.get() + 1);
+        }
+    }
+}
