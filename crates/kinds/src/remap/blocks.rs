@@ -176,12 +176,12 @@ impl Inner {
         }
         written.and(window.drain().await)?;
         map.vault.post(transaction).await?;
-        if matches!(op, Op::Write { fua: true, .. }) {
-            map.vault.sync_with_data().await?;
-        }
         let new = runs.iter().map(|(_, places)| places.count);
         self.taken.set(self.taken.get() + new.sum::<u64>());
-        Ok(())
+        match op {
+            Op::Write { fua: true, .. } => map.vault.sync_with_data().await,
+            _ => Ok(()),
+        }
     }
 
     async fn write_in_place(&self, map: &Map, looked: &Lookup, op: &mut Op) -> Result<()> {

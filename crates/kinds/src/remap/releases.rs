@@ -16,7 +16,7 @@ use super::opening::Map;
 /// Runs of freed data blocks that wait for the proof of the record that freed them.
 #[derive(Default)]
 pub struct Releases {
-    /// In the order of their records, each with the number of its record.
+    /// Each with the number of its record; about in the order of the numbers.
     waiting: RefCell<VecDeque<(u64, Places, Freed)>>,
     /// Whether the task runs that waits for the proofs.
     has_task: Cell<bool>,
@@ -61,7 +61,7 @@ impl Inner {
             if proven.is_err() {
                 return;
             }
-            self.release_up_to(number).await;
+            self.release_proven(map).await;
         }
     }
 
@@ -70,22 +70,21 @@ impl Inner {
     /// # Errors
     /// Errors of writing or flushing the log of the vault.
     pub async fn release_freed(&self, map: &Map) -> Result<bool> {
-        let last = self.releases.waiting.borrow().back().map(|(number, ..)| *number);
-        if last.is_none() && !map.vault.holds_until_proof() {
+        if self.releases.waiting.borrow().is_empty() && !map.vault.holds_until_proof() {
             return Ok(false);
         }
         map.vault.prove().await?;
-        if let Some(number) = last {
-            self.release_up_to(number).await;
-        }
+        self.release_proven(map).await;
         Ok(true)
     }
 
-    /// Discards the data blocks on the lower that records up to `number` have freed, and permits their use.
-    async fn release_up_to(&self, number: u64) {
+    /// Discards the data blocks on the lower that proven records have freed, and permits their use.
+    async fn release_proven(&self, map: &Map) {
         let released: Vec<_> = {
             let mut waiting = self.releases.waiting.borrow_mut();
-            let count = waiting.partition_point(|(of, ..)| *of <= number);
+            let is_early = seeded::on(Bug::FreedReusedEarly);
+            let is_proven = |(number, ..): &(u64, Places, Freed)| map.vault.is_proven(*number);
+            let count = waiting.iter().take_while(|one| is_early || is_proven(one)).count();
             waiting.drain(..count).collect()
         };
         self.discard_below(released.iter().map(|(_, places, _)| *places)).await;
