@@ -40,11 +40,9 @@ pub struct Decision {
     pub states: Vec<MemberState>,
     /// For each member, the regions in which it differs from the members in sync.
     pub missing: Vec<Bitmap>,
-    /// Whether each member is present.
-    pub present: Vec<bool>,
     /// For each member, the last generation of the mirror's state that is known to be in the member's labels, and the
-    /// last generation that was sent to these labels before this opening.
-    known: Vec<(Generation, Generation)>,
+    /// last generation that was sent to these labels; `None` if the state was read from them.
+    known: Vec<(Generation, Option<Generation>)>,
     /// For each member, whether all its bytes were copied from other members while another member was absent:
     /// [`Known::refilled`].
     pub refilled: Vec<bool>,
@@ -58,15 +56,13 @@ impl Decision {
     /// Returns for each member the last generation that is known to be in its labels, and the last one that was sent to
     /// these labels, as the opening `incarnation` records them before its first state.
     ///
-    /// A present member has exactly the known generation, and gets all later states from this opening. So the sent one
-    /// counts as of this opening: a later opening without the member then knows where its history ends
+    /// A member whose state was read has exactly that state, and gets all later ones from this opening. So the state
+    /// counts as sent by this opening: a later opening without the member then knows where its history ends
     /// ([`Members::generation`]).
     pub fn known_by(&self, incarnation: u64) -> Vec<(Generation, Generation)> {
-        let one = |(n, (known, sent)): (usize, &(Generation, Generation))| match self.present[n] {
-            true => (*known, Generation { incarnation, events: sent.events }),
-            false => (*known, *sent),
-        };
-        self.known.iter().enumerate().map(one).collect()
+        let read = |known: Generation| Generation { incarnation, events: known.events };
+        let all = self.known.iter();
+        all.map(|(known, sent)| (*known, sent.unwrap_or_else(|| read(*known)))).collect()
     }
 }
 
@@ -96,16 +92,11 @@ impl Members<'_> {
         Ok(Decision {
             states,
             missing,
-            present: self.present(),
             known: (0..self.names.len()).map(generation).collect(),
             refilled: self.refilled(newest, &records, word),
             events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions, &self.names),
         })
-    }
-
-    fn present(&self) -> Vec<bool> {
-        self.found.iter().map(|found| found.present).collect()
     }
 
     fn records(&self) -> Result<Vec<Option<Record>>> {
@@ -135,8 +126,7 @@ impl Members<'_> {
         Ok(Decision {
             states: (0..count).map(state).collect(),
             missing: (0..count).map(missing).collect(),
-            present: self.present(),
-            known: vec![(Generation::default(), Generation::default()); count],
+            known: vec![(Generation::default(), Some(Generation::default())); count],
             refilled: vec![false; count],
             events: 0,
             scrubbed: Scrubbed::default(),
@@ -468,9 +458,9 @@ impl Members<'_> {
     }
 
     /// Returns the generation of the mirror's state that is known to be in the labels of member `n`, and the last
-    /// generation that was sent to these labels.
+    /// generation that was sent to these labels; `None` if the state of the member was read.
     ///
-    /// An absent member may have every state of the opening that sent it one, up to the newest record: these states are
+    /// A member without a state may have every state of the opening that sent it one, up to the newest record: these states are
     /// the history of the newest record. So a later state on this member, which only a crash kept from the other
     /// members, can be proven unanswered ([`Members::shows_unanswered`]).
     fn generation(
@@ -478,14 +468,14 @@ impl Members<'_> {
         n: usize,
         newest: &Record,
         own: Option<&Record>,
-    ) -> (Generation, Generation) {
+    ) -> (Generation, Option<Generation>) {
         match (own, newest.member(self.names[n])) {
-            (Some(own), _) => (own.generation, own.generation),
+            (Some(own), _) => (own.generation, None),
             (None, Some(known)) if known.sent.incarnation == newest.generation.incarnation => {
-                (known.known, newest.generation)
+                (known.known, Some(newest.generation))
             }
-            (None, Some(known)) => (known.known, known.sent),
-            (None, None) => Default::default(),
+            (None, Some(known)) => (known.known, Some(known.sent)),
+            (None, None) => (Generation::default(), Some(Generation::default())),
         }
     }
 }

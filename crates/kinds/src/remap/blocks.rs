@@ -355,12 +355,13 @@ impl Inner {
             let mut transaction = map.vault.begin();
             let freed = self.free_blocks(map, &looked, &mut transaction)?;
             let number = map.vault.post(transaction).await?;
-            self.release_later(number, freed).await;
+            self.release_later(number, freed);
             if zero {
-                self.zero_parts(map, &looked, fua).await?;
+                self.zero_parts(map, &looked).await?;
             }
             self.env.give_way().await;
         }
+        // Also if nothing was freed: an earlier discard of these blocks may not be durable.
         if fua { map.vault.sync_with_data().await } else { Ok(()) }
     }
 
@@ -387,7 +388,7 @@ impl Inner {
     }
 
     /// Writes zeros to the partly covered blocks: the first and the last one.
-    async fn zero_parts(&self, map: &Map, looked: &Lookup, fua: bool) -> Result<()> {
+    async fn zero_parts(&self, map: &Map, looked: &Lookup) -> Result<()> {
         for (_, spot, part) in looked.blocks(self) {
             match spot {
                 _ if part.len() == self.layout.block_bytes => {}
@@ -396,7 +397,7 @@ impl Inner {
                     let range = self.below(place, part);
                     map.vault.wait_until_changeable(range).await?;
                     let data = self.zeros.slice(0..part.len() as usize);
-                    self.data.call(Op::Write { range, data, fua }).await.result?;
+                    self.data.write(range, data).await?;
                 }
             }
         }

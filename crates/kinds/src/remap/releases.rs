@@ -24,12 +24,9 @@ pub struct Releases {
 
 impl Inner {
     /// Releases data blocks once the record `number`, which frees them, is proven.
-    pub async fn release_later(self: &Rc<Self>, number: u64, freed: Vec<(Places, Freed)>) {
+    pub fn release_later(self: &Rc<Self>, number: u64, freed: Vec<(Places, Freed)>) {
         if freed.is_empty() {
             return;
-        }
-        if seeded::on(Bug::FreedDiscardedEarly) {
-            self.discard_below(freed.iter().map(|(places, _)| *places)).await;
         }
         let count: u64 = freed.iter().map(|(places, _)| places.count).sum();
         self.taken.set(self.taken.get() - count);
@@ -52,6 +49,12 @@ impl Inner {
         loop {
             let first = self.releases.waiting.borrow().front().map(|(number, ..)| *number);
             let Some(number) = first else { return };
+            if seeded::on(Bug::FreedDiscardedEarly) {
+                let waiting = self.releases.waiting.borrow();
+                let all: Vec<_> = waiting.iter().map(|(_, places, _)| *places).collect();
+                drop(waiting);
+                self.discard_below(all.into_iter()).await;
+            }
             let proven = match self.held.get() {
                 _ if seeded::on(Bug::FreedReusedEarly) => Ok(()),
                 0 => map.vault.until_proven(number).await,

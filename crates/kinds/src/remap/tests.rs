@@ -282,6 +282,22 @@ fn power_cut_during_first_write_leaves_zeros_or_new_bytes() {
     assert!(zeros > 20 && written > 20, "{zeros} and {written}: both are met");
 }
 
+/// The blocks are unmapped already when the zeros are written, but no flush has made that durable.
+#[test]
+fn zeros_with_fua_survive_power_cut_after_discard_without_flush() {
+    let mut bench = Bench::new(1, 1, 40);
+    let life = bench.start();
+    bench.write(&life, 0, 8 * BLOCK, 0xaa).unwrap();
+    bench.send(&life, Op::Flush).unwrap();
+    bench.discard(&life, 0, 8 * BLOCK);
+    let zeros = Op::WriteZeroes { range: range(0, 4 * BLOCK), unmap: true, fua: true };
+    bench.send(&life, zeros).unwrap();
+    drop(life);
+    bench.power_cut(CutPolicy::DropAll);
+    let life = bench.start();
+    assert_eq!(bench.read(&life, 0, 4 * BLOCK).unwrap(), vec![0; 4 * BLOCK as usize]);
+}
+
 #[test]
 fn full_remap_delays_first_writes_then_fails() {
     let mut bench = Bench::new(1, 1, 1000);

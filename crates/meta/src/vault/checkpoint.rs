@@ -90,6 +90,7 @@ impl Inner {
         }
         self.commits.count(|counters| counters.checkpoints += 1);
         self.note_proven();
+        self.progress.wake();
         written
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Commits {
     /// Number of tasks that prove a record now.
     pub proving: Cell<u32>,
     pub held: RefCell<VecDeque<Held>>,
+    /// Highest proven number for which all that waited is released.
+    pub released: Cell<u64>,
     /// Lock held while a flush of the log runs, so that all callers that wait for it share the next one.
     pub flushing: Mutex,
     pub counters: Cell<Counters>,
@@ -366,6 +368,8 @@ impl Inner {
         let at = Position { epoch: self.replicas.epoch().number, ..self.commits.head.get() };
         let head = self.write_record(at, group.count, &parts, padded).await?;
         self.replicas.settle().await?;
+        // The superblocks of copies that remain may have proven records.
+        self.note_proven();
         let number = head.at.number;
         self.commits.head.set(head.next());
         self.commits.stated.set(head.flushed);

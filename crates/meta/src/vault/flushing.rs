@@ -148,6 +148,9 @@ impl Inner {
     /// Releases what waited for the records that are proven now.
     pub(super) fn note_proven(&self) {
         let proven = self.replicas.proven();
+        if self.commits.released.replace(proven) == proven {
+            return;
+        }
         if let Some(place) = &self.data {
             place.forget_named(proven);
         }

@@ -97,10 +97,10 @@ fn follows(head: &Head, end: &Position) -> bool {
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
     let end = replicas.durable.get().tail;
     let mut found = Found { records: Vec::new(), end, flushed: replicas.flushed() };
-    // A copy may have the record at which the log of an earlier copy ended.
-    loop {
-        let before = found.end.number;
-        for copy in replicas.current() {
+    let mut goes_on = true;
+    while std::mem::take(&mut goes_on) {
+        for (turn, copy) in replicas.current().into_iter().enumerate() {
+            let before = found.end.number;
             match Ring::read(replicas, replicas.present(copy)).await {
                 Ok(ring) => ring.extend(replicas, &mut found),
                 Err(error) => {
@@ -110,9 +110,8 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
                     }
                 }
             }
-        }
-        if found.end.number == before || replicas.current().len() < 2 {
-            break;
+            // An earlier copy may have the record behind one that it lacks.
+            goes_on |= turn > 0 && found.end.number > before;
         }
     }
     let lost = found.end.number;

@@ -72,6 +72,12 @@ impl Disks {
         vault.close().await.unwrap();
     }
 
+    /// Formats the disks, and opens the vault.
+    async fn create(&self, env: &Env) -> Vault {
+        self.format(env).await;
+        self.open(env, &SMALL).await.unwrap()
+    }
+
     async fn open(&self, env: &Env, options: &Options) -> block::Result<Vault> {
         let vault = vec![Some(self.0[0].lower())];
         Vault::open_with_data(env, vault, self.data(), options).await
@@ -222,8 +228,7 @@ fn vault_commit_with_data_costs_one_flush_of_each_disk() {
         let env = world.env();
         block_on(&world, async {
             let disks = Disks::blank(apart, &Trace::default());
-            disks.format(&env).await;
-            let vault = disks.open(&env, &SMALL).await.unwrap();
+            let vault = disks.create(&env).await;
             let flushes = || disks.0.iter().map(|disk| disk.flushes.get()).collect::<Vec<_>>();
             let before = flushes();
             put(&env, &disks, &vault, 1).await;
@@ -246,8 +251,7 @@ fn destroyed(step: u64, durable: u64, is_proven: bool) -> Vec<Option<u64>> {
     let env = world.env();
     let disks = Disks::blank(true, &trace);
     block_on(&world, async {
-        disks.format(&env).await;
-        let vault = disks.open(&env, &SMALL).await.unwrap();
+        let vault = disks.create(&env).await;
         for step in 1..=3 {
             post(&env, &disks, &vault, step).await;
             if step == durable {
@@ -294,8 +298,7 @@ fn vault_never_replays_record_that_earlier_opening_has_dropped() {
     let env = world.env();
     let disks = Disks::blank(true, &trace);
     block_on(&world, async {
-        disks.format(&env).await;
-        let vault = disks.open(&env, &SMALL).await.unwrap();
+        let vault = disks.create(&env).await;
         post(&env, &disks, &vault, 1).await;
         drop(vault);
         disks.write(&env, 1, GARBAGE).await;
@@ -319,8 +322,7 @@ fn vault_with_unflushed_data_opens_for_writing_only_with_data_disk() {
     let env = world.env();
     let disks = Disks::blank(true, &trace);
     block_on(&world, async {
-        disks.format(&env).await;
-        let vault = disks.open(&env, &SMALL).await.unwrap();
+        let vault = disks.create(&env).await;
         post(&env, &disks, &vault, 1).await;
     });
     let blind = block_on(&world, Vault::open(&env, vec![Some(disks.0[0].lower())], &SMALL));
@@ -328,7 +330,13 @@ fn vault_with_unflushed_data_opens_for_writing_only_with_data_disk() {
     assert!(words.contains("its data disk"), "{words}");
 }
 
-/// Posts six steps. The third and the last are made durable, and data of the second change in place between.
+/// Number of steps of [`play_posts`].
+const POSTS: u64 = 5;
+
+/// Step of [`play_posts`] with data that change in place.
+const CHANGED_STEP: u64 = 4;
+
+/// Posts the steps. The third and the last are made durable. Data of the last but one change in place before the end.
 fn play_posts(apart: bool) -> Played {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
@@ -352,11 +360,6 @@ fn play_posts(apart: bool) -> Played {
     });
     Played { before, events: trace.take() }
 }
-
-const POSTS: u64 = 5;
-
-/// Step of [`play_posts`] with data that change in place.
-const CHANGED_STEP: u64 = 4;
 
 /// Checks that the map shows the first steps up to one of `least` to `most`, with the data of these steps.
 async fn look_at_posts(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
