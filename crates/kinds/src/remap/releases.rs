@@ -50,9 +50,10 @@ impl Inner {
             let first = self.releases.waiting.borrow().front().map(|(number, ..)| *number);
             let Some(number) = first else { return };
             if seeded::on(Bug::FreedDiscardedEarly) {
-                let waiting = self.releases.waiting.borrow();
-                let all: Vec<_> = waiting.iter().map(|(_, places, _)| *places).collect();
-                drop(waiting);
+                let all: Vec<_> = {
+                    let waiting = self.releases.waiting.borrow();
+                    waiting.iter().map(|(_, places, _)| *places).collect()
+                };
                 self.discard_below(all.into_iter()).await;
             }
             let proven = match self.held.get() {
