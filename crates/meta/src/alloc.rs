@@ -287,12 +287,12 @@ impl Allocator {
         self.places
     }
 
-    /// Returns the number of data blocks that are taken.
+    /// Returns the number of data blocks that are taken. Reads one page.
     ///
     /// # Errors
     /// Errors of reads.
     pub async fn taken(&self) -> Result<u64> {
-        self.taken.count(0, self.places).await
+        self.taken.count().await
     }
 
     /// Returns the first run of at most `most` free data blocks from data block `from` on; `None` if all are taken or

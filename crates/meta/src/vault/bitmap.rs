@@ -1,4 +1,4 @@
-//! Bitmap objects of a vault.
+//! Bitmap objects of a vault: the number of set bits, and behind it the bits.
 
 use block::{Error, ErrorKind, Result, error};
 
@@ -7,8 +7,20 @@ use super::page::CONTENT_BYTES;
 use super::record::Verb;
 use super::{ObjectId, Spec, Transaction, Vault};
 
+/// Length in bytes of the header of a bitmap object, before its bits: the number of set bits.
+pub(super) const BITMAP_HEADER_BYTES: u64 = 8;
+
+/// Position in the object of the first bit, in bits.
+const FIRST: u64 = 8 * BITMAP_HEADER_BYTES;
+
 /// Number of bits in one page.
 const PER_PAGE: u64 = 8 * CONTENT_BYTES as u64;
+
+/// Adds `added` to the number of set bits in the first page of a bitmap.
+pub(super) fn add_to_count(page: &mut [u8], added: i64) {
+    let (count, _) = page.split_first_chunk_mut().expect("a page has room for the header");
+    *count = u64::from_le_bytes(*count).wrapping_add_signed(added).to_le_bytes();
+}
 
 /// A bitmap object of a vault: bits, addressed by number. All bits of a new bitmap are clear.
 pub struct Bitmap {
@@ -51,8 +63,8 @@ impl Search {
         self.found >= self.wanted
     }
 
-    /// Adds the bits `from` to `end` to the search. They are in `page`, which begins with bit `base`. Returns whether
-    /// the search has ended.
+    /// Adds the bits at positions `from` to `end` to the search. They are in `page`, which begins at position `base`.
+    /// Returns whether the search has ended.
     fn look(&mut self, page: &[u8], base: u64, from: u64, end: u64) -> bool {
         let mut at = from;
         while at < end {
@@ -90,9 +102,9 @@ impl Bitmap {
     /// `OutOfRange`, `NotFound`, and errors of reads.
     pub async fn test(&self, bit: u64) -> Result<bool> {
         let entry = self.length(bit.saturating_add(1))?;
-        let within = bit % PER_PAGE;
+        let within = (FIRST + bit) % PER_PAGE;
         let read = |page: &[u8]| page[(within / 8) as usize] >> (within % 8) & 1 == 1;
-        self.vault.0.look(&entry, bit / PER_PAGE, read).await
+        self.vault.0.look(&entry, (FIRST + bit) / PER_PAGE, read).await
     }
 
     /// Adds to the transaction that `count` bits from bit `first` on are set (`value`) or cleared.
@@ -115,22 +127,14 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Returns the number of set bits among the `count` bits from bit `first` on.
+    /// Returns the number of set bits. Reads one page.
     ///
     /// # Errors
-    /// As [`Bitmap::test`].
-    pub async fn count(&self, first: u64, count: u64) -> Result<u64> {
-        let end = first.saturating_add(count);
-        let entry = self.length(end)?;
-        let (mut at, mut set) = (first, 0);
-        while at < end {
-            let base = at / PER_PAGE * PER_PAGE;
-            let stop = end.min(base + PER_PAGE);
-            let add = |page: &[u8]| ones(page, at - base, stop - base);
-            set += self.vault.0.look(&entry, at / PER_PAGE, add).await?;
-            at = stop;
-        }
-        Ok(set)
+    /// `NotFound`, and errors of reads.
+    pub async fn count(&self) -> Result<u64> {
+        let mut count = [0; BITMAP_HEADER_BYTES as usize];
+        self.vault.0.read(&*self.length(0)?, 0, &mut count).await?;
+        Ok(u64::from_le_bytes(count))
     }
 
     /// Returns the first bit, at or after bit `from`, of a run of `wanted` clear bits; `None` if there is no such run.
@@ -153,11 +157,11 @@ impl Bitmap {
 
     async fn search(&self, from: u64, wanted: u64, any: bool) -> Result<Option<(u64, u64)>> {
         let entry = self.length(from)?;
-        let mut search = Search { wanted: wanted.max(1), any, start: from, found: 0 };
-        let mut at = from;
-        while at < entry.length {
+        let (mut at, end) = (FIRST + from, FIRST + entry.length);
+        let mut search = Search { wanted: wanted.max(1), any, start: at, found: 0 };
+        while at < end {
             let base = at / PER_PAGE * PER_PAGE;
-            let stop = entry.length.min(base + PER_PAGE);
+            let stop = end.min(base + PER_PAGE);
             let look = |page: &[u8]| search.look(page, base, at, stop);
             if self.vault.0.look(&entry, at / PER_PAGE, look).await? {
                 break;
@@ -165,7 +169,7 @@ impl Bitmap {
             at = stop;
         }
         let Search { start, found, wanted, .. } = search;
-        Ok((found > 0).then_some((start, found.min(wanted))))
+        Ok((found > 0).then_some((start - FIRST, found.min(wanted))))
     }
 
     /// Returns the last clear bit before bit `end`; `None` if all of these bits are set.
@@ -174,23 +178,43 @@ impl Bitmap {
     /// As [`Bitmap::test`].
     pub async fn find_back(&self, end: u64) -> Result<Option<u64>> {
         let entry = self.length(end)?;
-        let mut end = end;
-        while end > 0 {
+        let mut end = FIRST + end;
+        while end > FIRST {
             let base = (end - 1) / PER_PAGE * PER_PAGE;
-            let look = |page: &[u8]| last_clear(page, end - base);
-            if let Some(bit) = self.vault.0.look(&entry, base / PER_PAGE, look).await? {
-                return Ok(Some(base + bit));
+            let from = FIRST.saturating_sub(base);
+            let look = |page: &[u8]| last_clear(page, from, end - base);
+            if let Some(position) = self.vault.0.look(&entry, base / PER_PAGE, look).await? {
+                return Ok(Some(base + position - FIRST));
             }
             end = base;
         }
         Ok(None)
     }
+
+    /// Compares the number of set bits with the bits. Returns a description of the difference.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub(super) async fn miscount(&self) -> Result<Option<String>> {
+        let entry = self.length(0)?;
+        let mut counted = 0;
+        for page in 0..entry.pages() {
+            let header = if page == 0 { BITMAP_HEADER_BYTES as usize } else { 0 };
+            let ones =
+                |page: &[u8]| page[header..].iter().map(|byte| byte.count_ones()).sum::<u32>();
+            counted += u64::from(self.vault.0.look(&entry, page, ones).await?);
+        }
+        let stored = self.count().await?;
+        let words = || format!("{entry} states {stored} set bits, and has {counted}");
+        Ok((stored != counted).then(words))
+    }
 }
 
-/// Returns the last clear bit of `page` before its bit `end`; `None` if all these bits are set.
-fn last_clear(page: &[u8], end: u64) -> Option<u64> {
+/// Returns the last clear bit of `page` at positions `from` to `end`; `None` if all these bits are set. `from` is a
+/// multiple of 8.
+fn last_clear(page: &[u8], from: u64, end: u64) -> Option<u64> {
     let last = (end - 1) / 8;
-    (0..=last).rev().find_map(|byte| {
+    (from / 8..=last).rev().find_map(|byte| {
         let mut clear = !page[byte as usize];
         if byte == last {
             clear &= 0xff >> (7 - (end - 1) % 8);
@@ -205,16 +229,4 @@ fn check(entry: &super::Entry, end: u64) -> Result<()> {
         return Err(Error::new(ErrorKind::OutOfRange, words));
     }
     Ok(())
-}
-
-/// Returns how many of the bits `from` to `end` of `page` are set.
-fn ones(page: &[u8], from: u64, end: u64) -> u64 {
-    let bit = |at: u64| u64::from(page[(at / 8) as usize] >> (at % 8) & 1);
-    let (first, last) = (end.min(from.next_multiple_of(8)), from.max(end / 8 * 8));
-    if first >= last {
-        return (from..end).map(bit).sum();
-    }
-    let middle = &page[(first / 8) as usize..(last / 8) as usize];
-    let whole: u64 = middle.iter().map(|byte| u64::from(byte.count_ones())).sum();
-    (from..first).chain(last..end).map(bit).sum::<u64>() + whole
 }

@@ -3,7 +3,7 @@
 use block::Result;
 
 use super::entry::ObjectKind;
-use super::{Log, ObjectId, Vault};
+use super::{Bitmap, Log, ObjectId, Vault};
 
 /// Maximum number of faults that a check of a vault describes; further faults are only counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -34,8 +34,8 @@ impl Findings {
 }
 
 impl Vault {
-    /// Verifies every current copy of the vault: both superblocks, every page to which the map of pages points, and the
-    /// log objects. Opening has verified the log of the vault. Writes nothing; but the next checkpoint of a vault that
+    /// Verifies every current copy of the vault: both superblocks, every page to which the map of pages points, the
+    /// log objects, and the counts of the bitmaps. Opening has verified the log of the vault. Writes nothing; but the next checkpoint of a vault that
     /// is open for writing rewrites pages that are damaged on one copy and intact on another.
     ///
     /// # Errors
@@ -57,18 +57,29 @@ impl Vault {
             }
             inner.env.give_way().await;
         }
-        let logs: Vec<_> = {
+        let objects: Vec<_> = {
             let directory = inner.directory.borrow();
-            let logs = directory.all().filter(|entry| entry.kind == ObjectKind::Log);
-            logs.map(|entry| ObjectId(entry.number)).collect()
+            directory.all().map(|entry| (ObjectId(entry.number), entry.kind)).collect()
         };
-        for id in logs {
-            if let Err(error) = Log::open(self, id).await {
+        for (id, kind) in objects {
+            let fault = match kind {
+                ObjectKind::Log => Log::open(self, id).await.err().map(|error| error.to_string()),
+                ObjectKind::Bitmap => self.check_bitmap(id).await,
+                ObjectKind::Cell | ObjectKind::Array => None,
+            };
+            if let Some(words) = fault {
                 findings.repairable = false;
-                findings.note(error.to_string());
+                findings.note(words);
             }
         }
         Ok(findings)
+    }
+
+    /// Compares a bitmap with its count, between two changes of the vault.
+    async fn check_bitmap(&self, id: ObjectId) -> Option<String> {
+        let _still = self.0.commits.logging.lock().await;
+        // A page that cannot be read is reported with the pages.
+        Bitmap::new(self, id).miscount().await.ok().flatten()
     }
 
     async fn check_page(&self, number: u64, findings: &mut Findings) -> Result<()> {
@@ -94,5 +105,39 @@ impl Vault {
             inner.tree.note_mend(number);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::SimWorld;
+    use testkit::recorded::{Disk, Trace};
+
+    use super::super::record::Verb;
+    use super::super::{Options, Shape, Spec};
+    use super::*;
+
+    #[test]
+    fn check_reports_bitmap_with_wrong_count() {
+        let (world, shape) = (SimWorld::new(1), Shape { objects: 8, ..Shape::default() });
+        let env = world.env();
+        let checked = world.block_on(async {
+            let lower = Disk::new(0, vec![0; 1 << 20], &Trace::default()).lower();
+            Vault::format(&env, std::slice::from_ref(&lower), shape).await.unwrap();
+            let vault = Vault::open(&env, vec![Some(lower)], &Options::default()).await.unwrap();
+            let mut transaction = vault.begin();
+            let id = transaction.create(&Spec::bitmap("a", 0, 100)).unwrap();
+            Bitmap::new(&vault, id).put(&mut transaction, 7, 3, true).unwrap();
+            vault.commit(transaction).await.unwrap();
+            assert_eq!(vault.check().await.unwrap().wrong, Vec::<String>::new());
+            let mut transaction = vault.begin();
+            transaction.change(id.0, 0, Verb::Write(&4_u64.to_le_bytes()));
+            vault.commit(transaction).await.unwrap();
+            let findings = vault.check().await.unwrap();
+            let expected = "states 4 set bits, and has 3";
+            assert!(findings.wrong[0].ends_with(expected), "{:?}", findings.wrong);
+            assert!(!findings.repairable);
+        });
+        checked.unwrap();
     }
 }

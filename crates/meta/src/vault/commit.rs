@@ -14,6 +14,8 @@ use std::time::Duration;
 use block::seeded::{self, Bug};
 use block::{ByteRange, Mono, Mutex, OneShot, Result, bail};
 
+use super::bitmap::{self, BITMAP_HEADER_BYTES};
+use super::entry::Entry;
 use super::geometry::PageNumber;
 use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
 use super::superblock::Position;
@@ -435,14 +437,23 @@ impl Inner {
     /// Applies a change to pages in memory, which are loaded already.
     fn apply(&self, change: &Change<'_>) {
         let entry = self.entry(change.object).expect("a queued change has an object");
-        let mut cache = self.tree.cache.borrow_mut();
         for piece in pieces(change) {
-            let number = entry.page(piece.index).expect("a queued change has its pages");
-            cache.own(number, entry.number);
-            piece.apply(change, cache.change(number).content_mut());
+            self.apply_piece(&entry, change, &piece);
         }
-        drop(cache);
         self.note_slots(change).expect("the vault encoded the changes");
+    }
+
+    /// Applies a part of a change to its page in memory. This page, and the first page of a bitmap, are loaded already.
+    pub(super) fn apply_piece(&self, entry: &Entry, change: &Change<'_>, piece: &Piece) {
+        let mut cache = self.tree.cache.borrow_mut();
+        let page = |index| entry.page(index).expect("the change is within the object");
+        let (number, first) = (page(piece.index), page(0));
+        cache.own(number, entry.number);
+        let added = piece.apply(change, cache.change(number).content_mut());
+        if added != 0 {
+            cache.own(first, entry.number);
+            bitmap::add_to_count(cache.change(first).content_mut(), added);
+        }
     }
 
     /// Ensures that changes of advisory objects, `waiting` bytes in total, are written to the log within
@@ -504,18 +515,26 @@ pub(super) fn pieces(change: &Change<'_>) -> impl Iterator<Item = Piece> + use<>
 }
 
 impl Piece {
-    pub fn apply(&self, change: &Change<'_>, content: &mut [u8]) {
+    /// Applies this part of `change` to the content of its page. Returns the number of bits of a bitmap that it has set,
+    /// negative if it has cleared them.
+    fn apply(&self, change: &Change<'_>, content: &mut [u8]) -> i64 {
         let into = &mut content[self.within.clone()];
         match change.verb {
             Verb::Write(bytes) => {
                 let from = (self.start - change.from) as usize;
                 into.copy_from_slice(&bytes[from..from + into.len()]);
+                0
             }
-            Verb::Fill(_, value) => into.fill(value),
+            Verb::Fill(_, value) => {
+                into.fill(value);
+                0
+            }
             Verb::Data(..) => unreachable!("a change of data has no object"),
             Verb::Bits(count, value) => {
                 let last = change.from + u64::from(count) - 1;
-                for (byte, at) in into.iter_mut().zip(self.start..) {
+                let mut added = 0;
+                for (byte, at) in into.iter_mut().zip(self.start - BITMAP_HEADER_BYTES..) {
+                    let before = byte.count_ones();
                     let mut mask = 0xff_u8;
                     if at == change.from / 8 {
                         mask &= 0xff << (change.from % 8);
@@ -524,7 +543,9 @@ impl Piece {
                         mask &= 0xff >> (7 - last % 8);
                     }
                     *byte = if value { *byte | mask } else { *byte & !mask };
+                    added += i64::from(byte.count_ones()) - i64::from(before);
                 }
+                added
             }
         }
     }

@@ -49,7 +49,9 @@ impl ObjectKind {
         let content = CONTENT_BYTES as u64;
         match self {
             Self::Array => length.div_ceil(content / u64::from(record_bytes)),
-            Self::Bitmap => length.div_ceil(8 * content),
+            Self::Bitmap => {
+                (length.div_ceil(8) + super::bitmap::BITMAP_HEADER_BYTES).div_ceil(content)
+            }
             Self::Cell => (length + super::cell::CELL_HEADER_BYTES).div_ceil(content),
             Self::Log => (length + super::log::LOG_HEADER_BYTES).div_ceil(content),
         }

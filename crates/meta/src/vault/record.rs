@@ -3,6 +3,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::bitmap::BITMAP_HEADER_BYTES;
 use super::page::{PAGE_BYTES, checksum};
 use super::superblock::Position;
 use crate::Uuid;
@@ -95,13 +96,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns the bytes that the change covers: the offset of the first byte, and their number.
+    /// Returns the bytes that the change covers: the offset of the first byte, and their number. A change of bits also
+    /// changes the header of the bitmap.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
             Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) => (self.from, self.length().into()),
             Verb::Bits(count, _) => {
                 let last = self.from + u64::from(count) - 1;
-                (self.from / 8, last / 8 - self.from / 8 + 1)
+                (BITMAP_HEADER_BYTES + self.from / 8, last / 8 - self.from / 8 + 1)
             }
         }
     }

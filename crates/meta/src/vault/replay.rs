@@ -8,7 +8,7 @@ use super::commit::pieces;
 use super::entry::{DIRECTORY, ENTRY_BYTES, Slot};
 use super::geometry::{Geometry, LOG_START};
 use super::page::PAGE_BYTES;
-use super::record::{self, Change, Head};
+use super::record::{self, Change, Head, Verb};
 use super::replicas::Replicas;
 use super::superblock::Position;
 use super::transaction::TRANSACTION_PAGES_MAX;
@@ -186,9 +186,13 @@ impl Inner {
                 )
             })?;
             self.tree.ensure(&self.replicas, number).await?;
-            let mut cache = self.tree.cache.borrow_mut();
-            cache.own(number, entry.number);
-            piece.apply(change, cache.change(number).content_mut());
+            if let Verb::Bits(..) = change.verb {
+                let first = entry.page(0).expect("an object has a page");
+                self.tree.cache.borrow_mut().pin(number);
+                self.tree.ensure(&self.replicas, first).await?;
+                self.tree.cache.borrow_mut().unpin(number);
+            }
+            self.apply_piece(&entry, change, &piece);
         }
         self.note_slots(change)
     }

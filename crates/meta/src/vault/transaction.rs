@@ -154,9 +154,13 @@ impl Transaction {
         let (first, bytes) = change.byte_range();
         let content = CONTENT_BYTES as u64;
         let pages = (change.object, first / content, (first + bytes - 1) / content);
-        if self.touched.last() != Some(&pages) {
-            self.touched.push(pages);
+        if self.touched.last() == Some(&pages) {
+            return;
         }
+        if let Verb::Bits(..) = verb {
+            self.touched.push((change.object, 0, 0));
+        }
+        self.touched.push(pages);
     }
 
     fn put(&mut self, slot: usize, to: &Slot) {

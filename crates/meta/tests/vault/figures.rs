@@ -1,6 +1,6 @@
 //! Measures the vault's map of a disk of 1 TiB in a small cache, and the time of an opening after a kill.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -19,13 +19,17 @@ const PAGE: u64 = 4096;
 
 /// A simulated disk of 5 GiB that uses memory only for its written pages.
 #[derive(Default)]
-struct Sparse(RefCell<BTreeMap<u64, Box<[u8]>>>);
+struct Sparse {
+    pages: RefCell<BTreeMap<u64, Box<[u8]>>>,
+    reads: Cell<u64>,
+}
 
 impl Core for Sparse {
     fn start(&self, op: &mut Op) -> Started {
-        let mut pages = self.0.borrow_mut();
+        let mut pages = self.pages.borrow_mut();
         match op {
             Op::Read { range, into, .. } => {
+                self.reads.set(self.reads.get() + 1);
                 for (page, into) in
                     (range.start()..).step_by(4096).zip(into.write().chunks_mut(4096))
                 {
@@ -168,7 +172,8 @@ fn allocator_for_one_tebibyte_runs_in_64_mib_cache() {
     let (world, random) = (SimWorld::new(1), Stream::new(1, "blocks", 0));
     let env = world.env();
     let info = Info::disk(DISK_BYTES, 4096);
-    let lower = Lower::new(Rc::<Sparse>::default(), 0, info, "large".into());
+    let disk = Rc::<Sparse>::default();
+    let lower = Lower::new(disk.clone(), 0, info, "large".into());
     let (vault, all) = block_on(&world, async {
         Vault::format(&env, std::slice::from_ref(&lower), Shape::default()).await.unwrap();
         let vault = open(&env, &lower).await;
@@ -210,4 +215,16 @@ fn allocator_for_one_tebibyte_runs_in_64_mib_cache() {
     assert!(memory <= CACHE_BYTES && placed == 32_000, "{memory} bytes, {placed} blocks");
     // If each search read half of the bitmap, the test would take minutes.
     assert!(took < Duration::from_secs(60), "{took:?}");
+    block_on(&world, async {
+        vault.close().await.unwrap();
+        drop(all);
+        let vault = open(&env, &lower).await;
+        let all = Allocator::open(&vault, "a", 0, Policy::FirstFree).unwrap();
+        let before = disk.reads.get();
+        let taken = BLOCKS / 200 * 100 + 32_000;
+        assert_eq!(all.taken().await.unwrap(), taken);
+        let reads = disk.reads.get() - before;
+        // One page of the bitmap, and those of the map of pages above it.
+        assert!(reads <= 4, "the number of taken blocks took {reads} reads");
+    });
 }

@@ -207,18 +207,21 @@ fn vault_bitmap_sets_counts_and_finds_bits_across_pages() {
         let id = made(&vault, &Spec::bitmap("a", 0, 100_000)).await;
         let bits = Bitmap::new(&vault, id);
         let mut transaction = vault.begin();
-        // The run crosses the boundary of a page, which is at 32512.
+        // The run crosses the boundary of a page, which is at 32448.
         bits.put(&mut transaction, 3, 90_000, true).unwrap();
-        bits.put(&mut transaction, 32_510, 5, false).unwrap();
+        bits.put(&mut transaction, 32_446, 5, false).unwrap();
         bits.put(&mut transaction, 70_000, 3, false).unwrap();
         vault.commit(transaction).await.unwrap();
-        assert_eq!(bits.count(0, 100_000).await.unwrap(), 90_000 - 8);
-        assert_eq!(bits.count(32_509, 7).await.unwrap(), 2);
+        assert_eq!(bits.count().await.unwrap(), 90_000 - 8);
+        assert_eq!(bits.find_back(90_003).await.unwrap(), Some(70_002));
+        assert_eq!(bits.find_back(70_000).await.unwrap(), Some(32_450));
+        assert_eq!(bits.find_back(32_448).await.unwrap(), Some(32_447));
+        assert_eq!(bits.find_back(3).await.unwrap(), Some(2));
         let find = async |from, wanted| bits.find_clear(from, wanted).await.unwrap();
         assert_eq!(find(0, 3).await, Some(0));
-        assert_eq!(find(0, 4).await, Some(32_510));
-        assert_eq!(find(4, 5).await, Some(32_510));
-        assert_eq!(find(32_511, 5).await, Some(90_003));
+        assert_eq!(find(0, 4).await, Some(32_446));
+        assert_eq!(find(4, 5).await, Some(32_446));
+        assert_eq!(find(32_447, 5).await, Some(90_003));
         assert_eq!(find(0, 9_997).await, Some(90_003));
         assert_eq!(find(0, 9_998).await, None);
         assert!(bits.test(90_002).await.unwrap() && !bits.test(90_003).await.unwrap());
