@@ -261,6 +261,8 @@ bugs! {
     FreedReusedEarly = "174",
     /// 175 a remap discards freed blocks below before the record that freed them is proven
     FreedDiscardedEarly = "175",
+    /// 176 a vault keeps a record with data that could not be written, and acknowledges later ones
+    RecordWithoutDataKept = "176",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -66,6 +66,27 @@ impl<const N: usize> Window<N> {
         }
     }
 
+    /// Removes all writes in flight from the window, the oldest first, without waiting for them.
+    ///
+    /// # Errors
+    /// The error of the first request that has failed so far. Then the window keeps the writes.
+    ///
+    /// # Panics
+    /// If a request in flight is a read.
+    pub fn take_writes(&mut self) -> Result<Vec<Child>> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        let mut taken = Vec::with_capacity(self.len);
+        while let Some((child, into)) = self.begun[self.first].take() {
+            assert!(into.is_none(), "a read ends in the window");
+            self.first = (self.first + 1) % N;
+            taken.push(child);
+        }
+        self.len = 0;
+        Ok(taken)
+    }
+
     /// Waits until all requests of the window have completed, even if one has failed.
     ///
     /// # Errors

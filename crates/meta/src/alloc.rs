@@ -194,8 +194,8 @@ impl Allocator {
         }
     }
 
-    /// Maps a block of the volume to a data block whose bytes have just been written. The bytes become durable when the
-    /// transaction is committed.
+    /// Maps a block of the volume to a data block whose bytes have just been written, or are written beside the
+    /// transaction. The bytes become durable when the transaction is committed.
     ///
     /// # Errors
     /// `OutOfRange` for the block or the data block.

@@ -165,7 +165,6 @@ impl Inner {
         let _alone = self.lock.lock(self.widened(range), Mode::Exclusive).await;
         let looked = self.look(map, range).await?;
         let (mut transaction, runs) = self.take_places(map, &looked).await?;
-        // The transaction reserves the data blocks, so it must live until no write to them is in flight.
         let mut written = self.write_in_place(map, &looked, op).await;
         let mut window = Window::default();
         for (block, places) in &runs {
@@ -174,7 +173,14 @@ impl Inner {
                     self.write_new(map, &mut window, &mut transaction, *block, *places, op).await;
             }
         }
-        written.and(window.drain().await)?;
+        match written.and_then(|()| window.take_writes()) {
+            Ok(begun) => transaction.write_beside(begun),
+            Err(error) => {
+                // The transaction reserves the data blocks as long as a write to them is in flight.
+                let _ = window.drain().await;
+                return Err(error);
+            }
+        }
         map.vault.post(transaction).await?;
         let new = runs.iter().map(|(_, places)| places.count);
         self.taken.set(self.taken.get() + new.sum::<u64>());

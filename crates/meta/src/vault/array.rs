@@ -103,7 +103,8 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     }
 
     /// Adds to the transaction that the record with number `index` is set to `record`, which makes `data` outside of the
-    /// vault reachable. The data must be written already, and become durable when the transaction does.
+    /// vault reachable. The data must be written already, or be written beside the transaction
+    /// ([`Transaction::write_beside`]), and become durable when the transaction does.
     ///
     /// # Errors
     /// As [`Array::set`].

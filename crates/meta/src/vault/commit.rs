@@ -2,7 +2,8 @@
 //!
 //! A task of the vault, the leader, runs while transactions wait. It takes the waiting transactions, writes them as one
 //! record to the log of every copy, applies the changes to the pages in memory, and returns the number of the record to
-//! each caller. The pages were loaded into memory before. So after the write, only the copies themselves can fail. The
+//! each caller. The pages were loaded into memory before. So after the write, only the copies themselves can fail, and the
+//! data that are written beside the record. The
 //! leader flushes nothing: `flushing.rs` does.
 
 use std::any::Any;
@@ -12,7 +13,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Mono, Mutex, OneShot, Result, bail};
+use block::{ByteRange, Child, Error, Mono, Mutex, OneShot, Result, bail};
 
 use super::bitmap::{self, BITMAP_HEADER_BYTES};
 use super::entry::Entry;
@@ -21,6 +22,7 @@ use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
 use super::superblock::Position;
 use super::transaction::{DirectoryReservations, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
+use crate::io::all_of;
 
 /// Time within which changes of advisory objects reach the disks, plus the duration of a flush.
 pub const LAZY_WITHIN: Duration = Duration::from_secs(4);
@@ -40,6 +42,8 @@ pub(super) struct Commits {
     leading: Cell<bool>,
     /// Position of the next record in the log.
     pub head: Cell<Position>,
+    /// Number of the last record that is written on every current copy, with its data and all records before it.
+    written: Cell<u64>,
     /// Number of pages of the cache that transactions in progress have reserved.
     reserved: Cell<usize>,
     /// Lock that lets transactions which wait for page reservations get them in order.
@@ -77,6 +81,8 @@ pub(super) struct Pending {
     pub plans: DirectoryReservations,
     /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub named: Vec<ByteRange>,
+    /// Writes of these data that are in flight.
+    pub writes: Vec<Child>,
     pub kept: Vec<Box<dyn Any>>,
     pub until_proven: Vec<Box<dyn Any>>,
     pub answer: Rc<Answer>,
@@ -107,7 +113,15 @@ impl Drop for Pages {
 
 impl Commits {
     pub fn new(head: Position, now: Mono) -> Self {
-        Self { head: Cell::new(head), last_at: Cell::new(now), ..Self::default() }
+        let commits = Self { last_at: Cell::new(now), ..Self::default() };
+        commits.continue_at(head);
+        commits
+    }
+
+    /// Sets the position of the next record. All records before it are written.
+    pub fn continue_at(&self, head: Position) {
+        self.head.set(head);
+        self.written.set(head.number - 1);
     }
 
     /// Whether transactions wait in the queue or are being written to the log, or a record is being proven.
@@ -115,9 +129,10 @@ impl Commits {
         self.leading.get() || !self.queue.borrow().is_empty() || self.proving.get() > 0
     }
 
-    /// Returns the number of the last record that is written on every current copy, with all records before it.
+    /// Returns the number of the last record that is written on every current copy, with its data and all records before
+    /// it.
     pub fn written(&self) -> u64 {
-        self.head.get().number - 1
+        self.written.get()
     }
 
     pub fn count(&self, add: impl FnOnce(&mut Counters)) {
@@ -148,30 +163,43 @@ impl Vault {
     /// returned takes effect after it.
     ///
     /// If changes make data outside of the vault reachable, the data must be durable before this call, or must be named
-    /// in the transaction and be written before this call. A power cut that loses named data undoes the transaction.
+    /// in the transaction. Named data are written before this call or beside the record
+    /// ([`Transaction::write_beside`]). A power cut that loses them undoes the transaction.
     ///
     /// # Errors
-    /// `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for deleted
+    /// Errors of writes beside the record; `ReadOnly`; `Faulted` once the vault has failed; `Limit` if the transaction is too large; `NotFound` for deleted
     /// objects; errors of reading the pages that change. After an error, the vault has none of the changes, except that
     /// after `Faulted` the next opening may find them in the log.
-    pub async fn post(&self, transaction: Transaction) -> Result<u64> {
+    pub async fn post(&self, mut transaction: Transaction) -> Result<u64> {
         let inner = &self.0;
-        inner.check_writable()?;
+        let pages = match inner.prepare(&mut transaction).await {
+            Ok(pages) => pages,
+            Err(error) => {
+                // The reservations of the transaction are needed as long as a write to them is in flight.
+                let _ = all_of(transaction.writes).await;
+                return Err(error);
+            }
+        };
         if transaction.is_empty() {
             return Ok(inner.commits.written());
         }
-        let pages = inner.admit(&transaction).await?;
-        inner.progress.until(|| inner.commits.queue.borrow().len() < QUEUE_MAX).await;
-        inner.check_writable()?;
-        transaction.set_out()?;
-        let Transaction { changes, count, plans, turns, named, kept, until_proven, .. } =
+        let Transaction { changes, count, plans, named, writes, kept, until_proven, .. } =
             transaction;
-        turns.into_iter().for_each(|turn| {
+        transaction.turns.into_iter().for_each(|turn| {
             (turn.on_the_way)();
             drop(turn.alone);
         });
-        let pending =
-            |answer| Pending { changes, count, pages, plans, named, kept, until_proven, answer };
+        let pending = |answer| Pending {
+            changes,
+            count,
+            pages,
+            plans,
+            named,
+            writes,
+            kept,
+            until_proven,
+            answer,
+        };
         inner.queued(pending).await
     }
 
@@ -219,6 +247,19 @@ impl Inner {
     /// Returns an empty reservation of pages, for a record that changes no object.
     pub(super) fn no_pages(&self) -> Pages {
         Pages { vault: self.me.clone(), reserved: 0, pinned: Vec::new() }
+    }
+
+    /// Waits until the transaction can be queued, and begins its commit. Returns its pages.
+    async fn prepare(&self, transaction: &mut Transaction) -> Result<Pages> {
+        self.check_writable()?;
+        let pages = self.admit(transaction).await?;
+        self.progress.until(|| self.commits.queue.borrow().len() < QUEUE_MAX).await;
+        self.check_writable()?;
+        if transaction.changes_state_early() {
+            all_of(std::mem::take(&mut transaction.writes)).await?;
+        }
+        transaction.set_out()?;
+        Ok(pages)
     }
 
     /// Reserves cache room for the pages that the transaction changes, loads these pages, and pins them.
@@ -287,13 +328,8 @@ impl Inner {
             if seeded::on(Bug::AppliedEarly) {
                 group.pending.iter().for_each(|pending| self.apply_all(&pending.changes));
             }
-            let result = match self.check_writable() {
-                Ok(()) => self.log(&group).await.inspect_err(|error| self.fail(error)),
-                Err(failed) => Err(failed),
-            };
             let has_hints = !group.lazy.is_empty();
-            self.answer(group, &result);
-            if let (Ok(number), true) = (result, has_hints) {
+            if let (Ok(number), true) = (self.write_group(group).await, has_hints) {
                 // On an error the vault is marked as failed.
                 let _ = self.flush_to(number).await;
             }
@@ -347,10 +383,21 @@ impl Inner {
         group
     }
 
+    /// Writes a group of changes to the log as one record, and returns the number of the record. Answers the
+    /// transactions of the group.
+    async fn write_group(&self, mut group: Group) -> Result<u64> {
+        let _alone = self.commits.logging.lock().await;
+        let written = match self.check_writable() {
+            Ok(()) => self.log(&mut group).await.inspect_err(|error| self.fail(error)),
+            Err(failed) => Err(failed),
+        };
+        self.answer(group, &written);
+        written
+    }
+
     /// Writes a group of changes to the log as one record, and returns the number of the record. If the log is full, a
     /// checkpoint proves all earlier records, and an empty group needs no record.
-    async fn log(&self, group: &Group) -> Result<u64> {
-        let _alone = self.commits.logging.lock().await;
+    async fn log(&self, group: &mut Group) -> Result<u64> {
         let mut parts: Vec<&[u8]> = vec![&group.lazy];
         parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
         let bytes = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
@@ -373,8 +420,14 @@ impl Inner {
         // The superblocks of copies that remain may have proven records.
         self.note_proven();
         let number = head.at.number;
-        self.commits.head.set(head.next());
         self.commits.stated.set(head.flushed);
+        self.commits.head.set(head.next());
+        let failed = group.take_failed().await;
+        if !failed.is_empty() {
+            self.drop_record(group, failed).await?;
+            return Ok(number);
+        }
+        self.commits.continue_at(head.next());
         if let Some(place) = &self.data {
             let named = group.pending.iter().flat_map(|pending| pending.named.iter());
             named.for_each(|range| place.note_named(*range, number));
@@ -388,6 +441,25 @@ impl Inner {
             });
         }
         Ok(number)
+    }
+
+    /// Drops the last record, which contains `failed` transactions whose data could not be written: a checkpoint moves
+    /// the tail past it, because a replay would end there. Answers these transactions with their errors. The other ones
+    /// return to the queue.
+    async fn drop_record(&self, group: &mut Group, failed: Vec<(Pending, Error)>) -> Result<()> {
+        let dropped = match seeded::on(Bug::RecordWithoutDataKept) {
+            true => Ok(()),
+            false => self.checkpoint(false).await,
+        };
+        for (Pending { pages, kept, answer, .. }, error) in failed {
+            drop((pages, kept));
+            answer.set(Err(error));
+        }
+        dropped?;
+        self.commits.continue_at(self.commits.head.get());
+        let mut queue = self.commits.queue.borrow_mut();
+        group.pending.drain(..).rev().for_each(|pending| queue.push_front(pending));
+        Ok(())
     }
 
     async fn write_record(
@@ -488,6 +560,19 @@ struct Group {
 impl Group {
     fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Waits for the data of the group, and removes the transactions whose data could not be written.
+    async fn take_failed(&mut self) -> Vec<(Pending, Error)> {
+        let (mut written, mut failed) = (Vec::new(), Vec::new());
+        for mut pending in self.pending.drain(..) {
+            match all_of(std::mem::take(&mut pending.writes)).await {
+                Ok(()) => written.push(pending),
+                Err(error) => failed.push((pending, error)),
+            }
+        }
+        self.pending = written;
+        failed
     }
 }
 

@@ -1,5 +1,6 @@
-//! Data outside of a vault that records of its log make reachable. The data are written before the record, and flushed
-//! together with it. After a crash, the data of a record that may not have been flushed are verified before it counts.
+//! Data outside of a vault that records of its log make reachable. The data are written together with the record, and
+//! flushed together with it. After a crash, the data of a record that may not have been flushed are verified before it
+//! counts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -86,8 +87,13 @@ impl Vault {
 }
 
 impl Transaction {
-    /// Adds `data` to the transaction. Other changes of the transaction make them reachable. The data must be written
-    /// already, but need not be durable.
+    /// Adds to the transaction the writes of data that it names. The caller has started them, and need not wait for them.
+    /// If one fails, so does the commit. The caller must commit the transaction: dropping it does not wait for them.
+    pub fn write_beside(&mut self, begun: impl IntoIterator<Item = Child>) {
+        self.writes.extend(begun);
+    }
+
+    /// Adds `data` to the transaction. Other changes of the transaction make them reachable.
     pub(super) fn name(&mut self, data: &Data) {
         let (from, length) = (data.range.start(), data.range.len() as u32);
         let change = Change { object: 0, from, verb: Verb::Data(length, data.checksum) };

@@ -133,6 +133,7 @@ impl Inner {
                 pages: self.no_pages(),
                 plans: DirectoryReservations::none(self),
                 named: Vec::new(),
+                writes: Vec::new(),
                 kept: Vec::new(),
                 until_proven: Vec::new(),
                 answer,

@@ -239,7 +239,7 @@ impl Inner {
         let mut found = replay::find(&self.replicas).await?;
         self.drop_unwritten(&mut found).await?;
         self.replay(&found).await?;
-        self.commits.head.set(found.end);
+        self.commits.continue_at(found.end);
         self.directory.borrow_mut().count_free()?;
         if self.read_only {
             return Ok(());
@@ -248,7 +248,7 @@ impl Inner {
         // record that the replay has dropped is in use.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
-        self.commits.head.set(Position { epoch, ..found.end });
+        self.commits.continue_at(Position { epoch, ..found.end });
         self.checkpoint(true).await
     }
 

@@ -71,7 +71,7 @@ impl Inner {
         // The log of the copy must not contain records of an epoch in which the copy had no superblock.
         self.replicas.raise_epoch();
         let epoch = self.replicas.epoch().number;
-        self.commits.head.set(Position { epoch, ..self.commits.head.get() });
+        self.commits.continue_at(Position { epoch, ..self.commits.head.get() });
         self.replicas.flush().await;
         self.check_joining(copy)?;
         self.replicas.set_copy_state(copy, CopyState::Current);

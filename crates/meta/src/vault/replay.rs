@@ -151,7 +151,7 @@ impl Inner {
                 // change a second time has no effect.
                 self.make_room().await?;
             }
-            self.commits.head.set(head.next());
+            self.commits.continue_at(head.next());
         }
         Ok(())
     }

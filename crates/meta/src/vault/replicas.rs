@@ -327,7 +327,8 @@ impl Replicas {
             if self.told.replace(mask) != mask && !seeded::on(Bug::EpochKept) {
                 self.raise_epoch();
             }
-            let stated = self.flushed.get();
+            // A replay needs none of the records before the tail.
+            let stated = self.flushed.get().max(next.tail.number - 1);
             self.write_superblocks(next, stated).await;
             if self.mask() != 0 {
                 self.durable.set(next);

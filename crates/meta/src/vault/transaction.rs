@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Locked, Result, error};
+use block::{ByteRange, Child, Error, ErrorKind, Locked, Result, error};
 
 use super::directory::{Planned, Spec, missing};
 use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, Slot};
@@ -35,6 +35,8 @@ pub struct Transaction {
     pub(super) turns: Vec<LockedObject>,
     /// Byte ranges of the data outside of the vault that the transaction makes reachable.
     pub(super) named: Vec<ByteRange>,
+    /// Writes of these data that are in flight.
+    pub(super) writes: Vec<Child>,
     /// Values that are dropped when the transaction is committed or dropped, such as reservations.
     pub(super) kept: Vec<Box<dyn Any>>,
     /// Values that are dropped when the record with the transaction is proven, or the transaction is dropped.
@@ -94,6 +96,7 @@ impl Vault {
             plans: DirectoryReservations::none(&self.0),
             turns: Vec::new(),
             named: Vec::new(),
+            writes: Vec::new(),
             kept: Vec::new(),
             until_proven: Vec::new(),
         }
@@ -234,6 +237,11 @@ impl Transaction {
             }
         }
         Ok(all)
+    }
+
+    /// Whether the beginning of the commit already changes state in memory, which only the commit itself may follow.
+    pub(super) fn changes_state_early(&self) -> bool {
+        !self.turns.is_empty() || !self.plans.made.is_empty() || !self.plans.gone.is_empty()
     }
 
     /// Begins the commit of the transaction in the directory: checks that all changed objects still exist, and makes

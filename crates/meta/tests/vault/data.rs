@@ -1,8 +1,9 @@
 //! Tests of data blocks outside the vault to which its map refers: after every power cut, and after their loss.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
-use block::{ByteRange, Env, Lower, Op};
+use block::{ByteRange, Child, Env, ErrorKind, Lower, Op, all};
 use meta::vault::page::checksum;
 use meta::vault::{Array, Data, Options, Shape, Spec, Vault};
 use sim::SimWorld;
@@ -10,7 +11,7 @@ use zerocopy::little_endian::U64;
 
 use crate::crashes::{Played, moments, some_cuts};
 use crate::scene::{self, DISK_BYTES, SMALL, block_on};
-use testkit::recorded::{Disk, Event, SECTOR, Trace};
+use testkit::recorded::{Disk, Event, Fails, SECTOR, Trace};
 
 /// Bytes of a data block on the disk.
 const PLACE: usize = 2 * SECTOR;
@@ -85,9 +86,13 @@ impl Disks {
 
     /// Fills the data block number `place` with `byte`, without a flush.
     async fn write(&self, env: &Env, place: u64, byte: u8) {
+        self.start_write(env, place, byte).await.result.unwrap();
+    }
+
+    fn start_write(&self, env: &Env, place: u64, byte: u8) -> Child {
         let buf = env.buf(PLACE).unwrap();
         buf.write().fill(byte);
-        self.data().write(self.range(place), buf).await.unwrap();
+        self.data().start(Op::write(self.range(place), buf))
     }
 
     fn bytes(&self, place: u64) -> Vec<u8> {
@@ -106,14 +111,18 @@ async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     vault.sync().await.unwrap();
 }
 
-/// Posts step `step`.
+/// Posts step `step`, and writes its data block at the same time.
 async fn post(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
-    disks.write(env, step, step as u8).await;
+    try_post(env, disks, vault, step).await.unwrap();
+}
+
+async fn try_post(env: &Env, disks: &Disks, vault: &Vault, step: u64) -> block::Result<u64> {
     let data = Data { range: disks.range(step), checksum: checksum(&[step as u8; PLACE]) };
     let mut transaction = vault.begin();
     let number = U64::new(step + 1);
     map(vault).set_with_data(&mut transaction, step % BLOCKS, &number, &data).unwrap();
-    vault.post(transaction).await.unwrap();
+    transaction.write_beside([disks.start_write(env, step, step as u8)]);
+    vault.post(transaction).await
 }
 
 /// Overwrites the data block of a step in place, and flushes the disk.
@@ -307,6 +316,36 @@ fn vault_never_replays_record_that_earlier_opening_has_dropped() {
         disks.write(&env, 1, 1).await;
         let vault = disks.open(&env, &SMALL).await.unwrap();
         assert_eq!(steps_of(&vault).await, [None; BLOCKS as usize]);
+    });
+}
+
+/// Posts in one record a step whose data cannot be written and a transaction without data, then one more step, and kills
+/// the process.
+#[test]
+fn vault_keeps_posts_beside_and_behind_failed_data_after_kill() {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(true, &trace);
+    block_on(&world, async {
+        let vault = disks.create(&env).await;
+        disks.0[1].fails.set(Fails { writes_left: Some(0), ..Fails::default() });
+        let with_data = async || try_post(&env, &disks, &vault, 1).await;
+        let without_data = async || {
+            let mut transaction = vault.begin();
+            map(&vault).set(&mut transaction, 2, &U64::new(8)).unwrap();
+            vault.post(transaction).await
+        };
+        let both: Vec<Pin<Box<dyn Future<Output = _>>>> =
+            vec![Box::pin(with_data()), Box::pin(without_data())];
+        let results = all(both).await;
+        assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::Io);
+        results[1].as_ref().unwrap();
+        assert_eq!(steps_of(&vault).await, [None, None, Some(7)]);
+        disks.0[1].fails.set(Fails::default());
+        post(&env, &disks, &vault, 3).await;
+        drop(vault);
+        let vault = disks.open(&env, &SMALL).await.unwrap();
+        assert_eq!(steps_of(&vault).await, [Some(3), None, Some(7)]);
     });
 }
 
