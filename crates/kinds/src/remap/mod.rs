@@ -141,7 +141,7 @@ const SPEED: OptionSpec = OptionSpec {
 const POLICIES: [&str; 3] = ["first-free", "log", "near"];
 
 /// Limits and default of the option `cache`, in bytes. One transaction changes at most one page of the bitmap for each
-/// of its blocks, and a fifth of the cached pages may be dirty.
+/// of its blocks, and a third of the cached pages may be dirty.
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 16 << 20;
 const CACHE_BYTES_MAX: u64 = 16 << 30;

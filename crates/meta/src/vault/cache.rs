@@ -17,7 +17,7 @@ pub const CACHE_BYTES_MIN: usize = 40 * PAGE_BYTES;
 const COPIES_PART: usize = 5;
 
 /// Share of the cached pages that may be dirty (changed since the last checkpoint): one page in this many.
-const DIRTY_PART: usize = 4;
+const DIRTY_PART: usize = 3;
 
 struct Frame {
     number: PageNumber,

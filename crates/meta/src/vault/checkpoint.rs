@@ -36,13 +36,13 @@ impl Inner {
         }
     }
 
-    /// Spawns a checkpoint if the cache has half of the permitted dirty pages, if half of the log is in use, or if a
+    /// Spawns a checkpoint if 5/8 of the log are in use, if the cache has almost as many dirty pages as it may, or if a
     /// page needs a repair on a copy of the vault.
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
-        let due = cache.dirty() > cache.dirty_max() / 2
-            || used > self.replicas.geometry.log_bytes / 2
+        let due = 8 * used > 5 * self.replicas.geometry.log_bytes
+            || 16 * cache.dirty() > 15 * cache.dirty_max()
             || self.tree.has_to_mend();
         drop(cache);
         if due && self.failed.borrow().is_none() {
