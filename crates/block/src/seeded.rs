@@ -263,6 +263,10 @@ bugs! {
     FreedDiscardedEarly = "175",
     /// 176 a vault keeps a record with data that could not be written, and acknowledges later ones
     RecordWithoutDataKept = "176",
+    /// 177 a vault acknowledges a record before an earlier one is written
+    RecordOvertakes = "177",
+    /// 178 a vault gives the number of a dropped record to another one
+    NumberIssuedTwice = "178",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

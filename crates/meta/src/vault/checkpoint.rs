@@ -15,8 +15,8 @@ use super::superblock::Position;
 /// Maximum number of page writes that a checkpoint has in flight at one time to each copy of the vault.
 pub(super) const WINDOW: usize = 16;
 
-/// The dirty pages of the cache at the start of a checkpoint, and the position of the next record of the log at that
-/// moment.
+/// The dirty pages of the cache at the start of a checkpoint, and the position of the first record whose changes they do
+/// not have.
 struct Frozen {
     pages: Vec<(PageNumber, Rc<Page>)>,
     tail: Position,
@@ -56,24 +56,38 @@ impl Inner {
     /// # Errors
     /// `Faulted` if every copy has failed, or if the vault had failed before.
     pub(super) async fn checkpoint(&self, always: bool) -> Result<()> {
+        self.checkpoint_to(always, None).await
+    }
+
+    /// Makes a checkpoint that drops all records before `tail`, also those whose changes the pages do not have.
+    pub(super) async fn checkpoint_past(&self, tail: Position) -> Result<()> {
+        self.checkpoint_to(true, Some(tail)).await
+    }
+
+    async fn checkpoint_to(&self, always: bool, tail: Option<Position>) -> Result<()> {
         let vault = self.me.upgrade().expect("a vault outlives its calls");
         // If the caller drops the future, the checkpoint still runs to its end: the pages that it has taken must reach
         // the disks, because the next checkpoint moves the tail of the log past the records with their changes.
         let alone = async move {
             let _turn = vault.checkpointing.lock().await;
             vault.check_writable()?;
-            vault.checkpoint_alone(always).await
+            vault.checkpoint_alone(always, tail).await
         };
         self.env.run_to_end("a vault's checkpoint", alone).await
     }
 
-    /// Makes a checkpoint as [`Self::checkpoint`] does. The caller holds the lock for checkpoints.
-    pub(super) async fn checkpoint_alone(&self, always: bool) -> Result<()> {
+    /// Makes a checkpoint as [`Self::checkpoint`] does, with this tail if there is one. The caller holds the lock for
+    /// checkpoints.
+    pub(super) async fn checkpoint_alone(
+        &self,
+        always: bool,
+        tail: Option<Position>,
+    ) -> Result<()> {
         let most = self.tree.cache.borrow().dirty_max() / 2;
         // A page that cannot be repaired is lost; reading it returns an error.
         let _ = self.tree.rewrite_damaged(&self.replicas, most).await;
         let pages = self.tree.cache.borrow_mut().freeze();
-        let frozen = Frozen { pages, tail: self.commits.head.get() };
+        let frozen = Frozen { pages, tail: tail.unwrap_or(self.commits.done.get()) };
         let before = self.replicas.durable.get();
         let moved = frozen.tail.offset != before.tail.offset;
         if !always && !moved && frozen.pages.is_empty() {

@@ -1,10 +1,4 @@
-//! Group commit: all transactions that wait at one moment become one record of the log.
-//!
-//! A task of the vault, the leader, runs while transactions wait. It takes the waiting transactions, writes them as one
-//! record to the log of every copy, applies the changes to the pages in memory, and returns the number of the record to
-//! each caller. The pages were loaded into memory before. So after the write, only the copies themselves can fail, and the
-//! data that are written beside the record. The
-//! leader flushes nothing: `flushing.rs` does.
+//! Transactions on their way to the log: admission of the pages that they change, the queue, and the changes in memory.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -13,12 +7,12 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Child, Error, Mono, Mutex, OneShot, Result, bail};
+use block::{ByteRange, Child, Error, Mono, Mutex, Notify, OneShot, Result, bail};
 
 use super::bitmap::{self, BITMAP_HEADER_BYTES};
 use super::entry::Entry;
 use super::geometry::PageNumber;
-use super::record::{self, Change, Head, RECORD_HEADER_BYTES, Verb};
+use super::record::{self, Change, RECORD_HEADER_BYTES, Verb};
 use super::superblock::Position;
 use super::transaction::{DirectoryReservations, TRANSACTION_PAGES_MAX};
 use super::{Counters, Inner, Transaction, Vault};
@@ -38,21 +32,25 @@ const QUEUE_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Commits {
-    queue: RefCell<VecDeque<Pending>>,
-    leading: Cell<bool>,
+    pub queue: RefCell<VecDeque<Pending>>,
+    /// Whether the task runs that writes records.
+    pub leading: Cell<bool>,
     /// Position of the next record in the log.
     pub head: Cell<Position>,
-    /// Number of the last record that is written on every current copy, with its data and all records before it.
-    written: Cell<u64>,
+    /// Position behind the last record that is written on every current copy, with its data and all records before it.
+    /// The changes of these records are in the pages in memory, and no others.
+    pub done: Cell<Position>,
     /// Number of pages of the cache that transactions in progress have reserved.
     reserved: Cell<usize>,
     /// Lock that lets transactions which wait for page reservations get them in order.
     admission: Mutex,
-    /// Lock held while a record is written to the log, and by code that must not see an incomplete record.
+    /// Lock held while records are in flight, and by code that must not see an incomplete record.
     pub logging: Mutex,
-    lazy: RefCell<Vec<(u64, Vec<u8>)>>,
+    /// Wakes the task that writes records when a transaction enters the queue.
+    pub arrived: Notify,
+    pub lazy: RefCell<Vec<(u64, Vec<u8>)>>,
     lazy_timer: Cell<bool>,
-    lazy_due: Cell<bool>,
+    pub lazy_due: Cell<bool>,
     /// The number that the last record of the log contains as the flushed one.
     pub stated: Cell<u64>,
     /// Number of the last record with changes.
@@ -88,6 +86,15 @@ pub(super) struct Pending {
     pub answer: Rc<Answer>,
 }
 
+impl Pending {
+    /// Answers the transaction with an error.
+    pub fn fail(self, error: Error) {
+        let Self { pages, kept, answer, .. } = self;
+        drop((pages, kept));
+        answer.set(Err(error));
+    }
+}
+
 /// The number of the record with the transaction.
 type Answer = OneShot<Result<u64>>;
 
@@ -121,7 +128,7 @@ impl Commits {
     /// Sets the position of the next record. All records before it are written.
     pub fn continue_at(&self, head: Position) {
         self.head.set(head);
-        self.written.set(head.number - 1);
+        self.done.set(head);
     }
 
     /// Whether transactions wait in the queue or are being written to the log, or a record is being proven.
@@ -132,7 +139,7 @@ impl Commits {
     /// Returns the number of the last record that is written on every current copy, with its data and all records before
     /// it.
     pub fn written(&self) -> u64 {
-        self.written.get()
+        self.done.get().number - 1
     }
 
     pub fn count(&self, add: impl FnOnce(&mut Counters)) {
@@ -315,192 +322,17 @@ impl Inner {
         Ok(Pages { vault: self.me.clone(), reserved: pages, pinned: Vec::new() })
     }
 
-    /// Spawns the task that writes the queued transactions to the log of the vault, unless this task is running.
+    /// Spawns the task that writes the queued transactions to the log of the vault, or wakes this task.
     fn lead_soon(&self) {
+        self.commits.arrived.wake();
         if !self.commits.leading.replace(true) {
             let vault = self.me.upgrade().expect("a vault outlives its calls");
             self.env.spawn("a vault's log", async move { vault.lead().await });
         }
     }
 
-    async fn lead(&self) {
-        while let Some(group) = self.next_group() {
-            if seeded::on(Bug::AppliedEarly) {
-                group.pending.iter().for_each(|pending| self.apply_all(&pending.changes));
-            }
-            let has_hints = !group.lazy.is_empty();
-            if let (Ok(number), true) = (self.write_group(group).await, has_hints) {
-                // On an error the vault is marked as failed.
-                let _ = self.flush_to(number).await;
-            }
-            self.checkpoint_if_due();
-        }
-        self.commits.leading.set(false);
-        self.progress.wake();
-        self.seal_later();
-    }
-
-    /// Returns the changes for the next record, which are empty if the record is only a proof; `None` if no record is
-    /// due.
-    fn next_group(&self) -> Option<Group> {
-        let commits = &self.commits;
-        let mut queue = commits.queue.borrow_mut();
-        let lazy_due = commits.lazy_due.get() && !commits.lazy.borrow().is_empty();
-        if queue.is_empty() && !lazy_due {
-            return None;
-        }
-        let most = self.replicas.geometry.record_bytes_max() as usize;
-        let mut group = self.lazy_group(most / 2);
-        let mut bytes = RECORD_HEADER_BYTES + group.lazy.len();
-        while let Some(next) = queue.front()
-            && (bytes + next.changes.len() <= most)
-        {
-            bytes += next.changes.len();
-            group.count += next.count;
-            group.pending.push(queue.pop_front().expect("the queue has a front"));
-        }
-        Some(group)
-    }
-
-    /// Takes waiting changes of advisory objects for the next record, at most `most` bytes.
-    fn lazy_group(&self, most: usize) -> Group {
-        let mut group = Group::default();
-        let mut lazy = self.commits.lazy.borrow_mut();
-        let mut taken = 0;
-        for (object, change) in lazy.iter() {
-            if RECORD_HEADER_BYTES + group.lazy.len() + change.len() > most {
-                break;
-            }
-            // Changes of an object that was deleted meanwhile are dropped.
-            if self.directory.borrow().get(*object).is_some() {
-                group.lazy.extend_from_slice(change);
-                group.count += 1;
-            }
-            taken += 1;
-        }
-        lazy.drain(..taken);
-        self.commits.lazy_due.set(!lazy.is_empty());
-        group
-    }
-
-    /// Writes a group of changes to the log as one record, and returns the number of the record. Answers the
-    /// transactions of the group.
-    async fn write_group(&self, mut group: Group) -> Result<u64> {
-        let _alone = self.commits.logging.lock().await;
-        let written = match self.check_writable() {
-            Ok(()) => self.log(&mut group).await.inspect_err(|error| self.fail(error)),
-            Err(failed) => Err(failed),
-        };
-        self.answer(group, &written);
-        written
-    }
-
-    /// Writes a group of changes to the log as one record, and returns the number of the record. If the log is full, a
-    /// checkpoint proves all earlier records, and an empty group needs no record.
-    async fn log(&self, group: &mut Group) -> Result<u64> {
-        let mut parts: Vec<&[u8]> = vec![&group.lazy];
-        parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
-        let bytes = RECORD_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
-        let padded = record::padded(bytes);
-        let room = |tail: u64| {
-            let used = self.commits.head.get().offset - tail;
-            let record = if seeded::on(Bug::RoomForNothing) { 0 } else { padded as u64 };
-            used + record <= self.replicas.geometry.log_bytes
-        };
-        if !room(self.replicas.durable.get().tail.offset) {
-            self.commits.count(|counters| counters.waited += 1);
-            self.checkpoint(false).await?;
-            if group.is_empty() {
-                return Ok(self.commits.written());
-            }
-        }
-        let at = Position { epoch: self.replicas.epoch().number, ..self.commits.head.get() };
-        let head = self.write_record(at, group.count, &parts, padded).await?;
-        self.replicas.settle().await?;
-        // The superblocks of copies that remain may have proven records.
-        self.note_proven();
-        let number = head.at.number;
-        self.commits.stated.set(head.flushed);
-        self.commits.head.set(head.next());
-        let failed = group.take_failed().await;
-        if !failed.is_empty() {
-            self.drop_record(group, failed).await?;
-            return Ok(number);
-        }
-        self.commits.continue_at(head.next());
-        if let Some(place) = &self.data {
-            let named = group.pending.iter().flat_map(|pending| pending.named.iter());
-            named.for_each(|range| place.note_named(*range, number));
-        }
-        if !group.is_empty() {
-            self.commits.last.set(number);
-            self.commits.last_at.set(self.env.now());
-            self.commits.count(|counters| {
-                counters.records += 1;
-                counters.transactions += group.pending.len() as u64;
-            });
-        }
-        Ok(number)
-    }
-
-    /// Drops the last record, which contains `failed` transactions whose data could not be written: a checkpoint moves
-    /// the tail past it, because a replay would end there. Answers these transactions with their errors. The other ones
-    /// return to the queue.
-    async fn drop_record(&self, group: &mut Group, failed: Vec<(Pending, Error)>) -> Result<()> {
-        let dropped = match seeded::on(Bug::RecordWithoutDataKept) {
-            true => Ok(()),
-            false => self.checkpoint(false).await,
-        };
-        for (Pending { pages, kept, answer, .. }, error) in failed {
-            drop((pages, kept));
-            answer.set(Err(error));
-        }
-        dropped?;
-        self.commits.continue_at(self.commits.head.get());
-        let mut queue = self.commits.queue.borrow_mut();
-        group.pending.drain(..).rev().for_each(|pending| queue.push_front(pending));
-        Ok(())
-    }
-
-    async fn write_record(
-        &self,
-        at: Position,
-        count: u32,
-        parts: &[&[u8]],
-        padded: usize,
-    ) -> Result<Head> {
-        let buf = self.env.pool().scratch(padded).await?;
-        let flushed = self.replicas.flushed();
-        let head = record::encode(self.replicas.vault, at, flushed, count, parts, &mut buf.write());
-        let log_bytes = self.replicas.geometry.log_bytes;
-        let to_end = (log_bytes - at.offset % log_bytes) as usize;
-        let first = padded.min(to_end);
-        let mut begun =
-            self.replicas.start_write(self.replicas.log_place(at.offset), &buf.slice(0..first));
-        if first < padded {
-            let rest = buf.slice(first..padded);
-            begun.extend(self.replicas.start_write(self.replicas.log_place(0), &rest));
-        }
-        self.replicas.finish(begun).await;
-        Ok(head)
-    }
-
-    fn answer(&self, group: Group, result: &Result<u64>) {
-        for Pending { changes, pages, plans, kept, until_proven, answer, .. } in group.pending {
-            if let Ok(number) = result {
-                self.apply_all(&changes);
-                plans.keep();
-                if !until_proven.is_empty() {
-                    self.commits.held.borrow_mut().push_back((*number, until_proven));
-                }
-            }
-            drop((pages, kept));
-            answer.set(result.clone());
-        }
-    }
-
     /// Applies encoded changes of objects to pages in memory.
-    fn apply_all(&self, changes: &[u8]) {
+    pub(super) fn apply_all(&self, changes: &[u8]) {
         let changes = record::changes(changes).expect("the vault encoded the changes");
         let own = changes.iter().filter(|change| change.verb.is_of_object());
         own.for_each(|change| self.apply(change));
@@ -546,33 +378,6 @@ impl Inner {
                 }
             });
         }
-    }
-}
-
-/// The content of one record of the log.
-#[derive(Default)]
-struct Group {
-    lazy: Vec<u8>,
-    pending: Vec<Pending>,
-    count: u32,
-}
-
-impl Group {
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Waits for the data of the group, and removes the transactions whose data could not be written.
-    async fn take_failed(&mut self) -> Vec<(Pending, Error)> {
-        let (mut written, mut failed) = (Vec::new(), Vec::new());
-        for mut pending in self.pending.drain(..) {
-            match all_of(std::mem::take(&mut pending.writes)).await {
-                Ok(()) => written.push(pending),
-                Err(error) => failed.push((pending, error)),
-            }
-        }
-        self.pending = written;
-        failed
     }
 }
 

@@ -7,8 +7,8 @@
 //! | `replicas.rs` | the copies of a vault, their states, and their superblocks |
 //! | `cache.rs`, `tree.rs` | page cache; loading of pages |
 //! | `directory.rs` | list of objects, and free pages |
-//! | `transaction.rs`, `commit.rs` | transactions, and how their changes become durable |
-//! | `flushing.rs` | flushed and proven records |
+//! | `transaction.rs`, `commit.rs` | transactions, and their way to the log |
+//! | `records.rs`, `flushing.rs` | records in flight; flushed and proven records |
 //! | `data.rs` | data outside of the vault that records make reachable |
 //! | `checkpoint.rs` | checkpoints: changed pages, map of pages, superblocks |
 //! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
@@ -39,6 +39,7 @@ mod log;
 mod open;
 pub mod page;
 pub mod record;
+mod records;
 mod rejoin;
 mod replay;
 mod replicas;

@@ -75,7 +75,7 @@ impl Inner {
         self.replicas.flush().await;
         self.check_joining(copy)?;
         self.replicas.set_copy_state(copy, CopyState::Current);
-        self.checkpoint_alone(true).await?;
+        self.checkpoint_alone(true, None).await?;
         match self.replicas.copy_state(copy) {
             CopyState::Current => Ok(()),
             _ => self.check_joining(copy),
