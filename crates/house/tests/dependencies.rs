@@ -22,6 +22,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "bench",
         &["api", "block", "engine", "graph", "kinds", "meta", "net", "pool", "runtime", "wire"],
     ),
+    // Apart from `bench`, which is in the program `cairn`.
+    ("bench-simulated", &["bench", "block", "kind", "kinds", "sim", "testkit"]),
     ("api", &["block"]),
     ("attach", &["block", "wire"]),
     ("supervisor", &["block", "runtime"]),

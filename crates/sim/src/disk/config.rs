@@ -97,6 +97,8 @@ pub struct DiskConfig {
     pub least_ns: u64,
     /// Longest time of a disk operation without a late reply, in nanoseconds.
     pub most_ns: u64,
+    /// Time in nanoseconds that a flush takes longer than another operation.
+    pub flush_ns: u64,
     /// Operations in a million after which the disk moves one cached sector to the medium without a flush.
     pub destage: Ppm,
 }
@@ -113,6 +115,7 @@ impl DiskConfig {
             discard_zeroes: true,
             least_ns: 5_000,
             most_ns: 500_000,
+            flush_ns: 0,
             destage: 300_000,
         }
     }

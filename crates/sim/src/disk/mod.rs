@@ -61,6 +61,7 @@ pub struct SimDisk {
     /// Present size of the disk's file in bytes if a test has truncated the file; `None` otherwise.
     short: Cell<Option<u64>>,
     reads: Cell<u64>,
+    bytes_written: Cell<u64>,
 }
 
 /// An operation of a simulated disk in flight, with its buffer.
@@ -114,6 +115,7 @@ impl SimDisk {
             lossy: Cell::new(false),
             short: Cell::new(None),
             reads: Cell::new(0),
+            bytes_written: Cell::new(0),
         })
     }
 
@@ -181,6 +183,11 @@ impl SimDisk {
         self.reads.get()
     }
 
+    /// Returns the number of bytes in the writes that the disk has begun so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written.get()
+    }
+
     /// Returns the number of the disk's sectors that are marked as unreadable.
     pub fn spoilt(&self) -> usize {
         self.store.borrow().spoilt()
@@ -232,6 +239,9 @@ impl SimDisk {
         let id = self.next.replace(self.next.get() + 1);
         let key = self.key_of(&io);
         self.count(verb(&io));
+        if let DiskIo::Write { data, .. } = &io {
+            self.bytes_written.set(self.bytes_written.get() + data.len() as u64);
+        }
         match &io {
             DiskIo::Write { fua: true, .. } => self.count(Count::DiskFua),
             DiskIo::Read { .. } => self.reads.set(self.reads.get() + 1),
@@ -283,6 +293,9 @@ impl SimDisk {
         let mut delay = self.config.least_ns + self.draw(flight.key, "delay") % span;
         let faults = self.faults.get();
         let is_flush = matches!(flight.io, DiskIo::Flush);
+        if is_flush {
+            delay += self.config.flush_ns;
+        }
         if self.strikes(flight.key, "stall", faults.stall)
             || is_flush && self.strikes(flight.key, "late flush", faults.late_flush)
         {

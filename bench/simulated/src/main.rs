@@ -1,0 +1,53 @@
+//! The benchmark in simulated time: speed, bytes and flushes of devices on simulated disks. Its figures are the same in
+//! each run and on each machine.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `remap.rs` | the rows of `remap`: first writes, and starts |
+//! | `scene.rs` | a device on a simulated disk, and its load |
+
+mod remap;
+mod scene;
+
+use std::process::ExitCode;
+
+use bench::ground::Ground;
+use bench::rows::{self, Part, Row, Table};
+
+/// Name of the files of the results, and the lines before and after the table in the document.
+const TABLE: Table =
+    Table { name: "simulated", begin: "<!-- simulated: begin -->", end: "<!-- simulated: end -->" };
+
+fn main() -> ExitCode {
+    rows::main(&TABLE, parts())
+}
+
+fn parts() -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut add = |name: &str, measure: fn() -> Vec<Row>| {
+        parts.push((name.to_owned(), Box::new(move |_: &Ground| Ok(measure()))));
+    };
+    add("remap-first-writes", remap::first_writes);
+    add("remap-bytes", remap::bytes);
+    add("remap-flushes", remap::flushes);
+    add("remap-start", remap::starts);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_in_simulated_time_hold() {
+        let rows = [remap::first_writes(), remap::flushes(), remap::starts()];
+        for row in rows.iter().flatten() {
+            assert_eq!(row.holds, Some(true), "{}", row.line());
+        }
+    }
+
+    #[test]
+    fn table_in_bench_page_is_that_of_saved_rows() {
+        rows::assert_quoted(&TABLE);
+    }
+}
