@@ -27,6 +27,9 @@ const LAZY_BYTES_MAX: usize = 16 << 10;
 /// Time without a transaction after which the vault proves its last record.
 pub const SEALED_AFTER: Duration = Duration::from_secs(1);
 
+/// Time within which the vault proves a record under a load without flushes, about.
+pub(super) const PROVEN_WITHIN: Duration = Duration::from_secs(5);
+
 /// Maximum number of transactions in the queue for the next record; further ones wait until the queue has room.
 const QUEUE_MAX: usize = 1024;
 

@@ -3,15 +3,18 @@
 //! counts.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Child, Lower, Op, Result};
+use block::{ByteRange, Child, Lower, Op, Result, bail};
 
 use super::page::checksum;
 use super::record::{self, Change, Verb};
 use super::replay::Found;
 use super::{Inner, Transaction, Vault};
+
+/// Maximum number of reads in flight when data are verified.
+const READS_MAX: usize = 32;
 
 /// A byte range of data outside of a vault, with the checksum of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,40 +113,65 @@ impl Inner {
     /// # Errors
     /// Errors of reading the data; `Invalid` if the vault was opened for writing without the lower that holds the data.
     pub(super) async fn drop_unwritten(&self, found: &mut Found) -> Result<()> {
-        for index in 0..found.records.len() {
-            let (head, changes) = &found.records[index];
-            let is_skipped = seeded::on(Bug::DataUnverified)
-                || seeded::on(Bug::MiddleUnverified) && index + 1 < found.records.len();
-            if head.at.number <= found.flushed || is_skipped {
-                continue;
-            }
-            let changes = record::changes(changes).unwrap_or_default();
-            for data in changes.iter().filter_map(Data::of) {
-                if !self.is_there(&data).await? {
-                    found.end = head.at;
-                    found.records.truncate(index);
-                    return Ok(());
-                }
-            }
+        let named = named_by_unflushed(found);
+        let unwritten = match &self.data {
+            _ if named.is_empty() => None,
+            Some(place) => self.first_unwritten(place, &named).await?,
+            None if self.read_only => None,
+            None => bail!(
+                Invalid,
+                "open the vault with its data disk, which is needed to check the last log records"
+            ),
+        };
+        if let Some(index) = unwritten {
+            found.end = found.records[index].0.at;
+            found.records.truncate(index);
         }
         Ok(())
     }
 
-    async fn is_there(&self, data: &Data) -> Result<bool> {
-        let Some(place) = &self.data else {
-            if self.read_only {
-                return Ok(true);
+    /// Returns the index of the first record that names data which do not match; `None` if all match.
+    async fn first_unwritten(
+        &self,
+        place: &DataLower,
+        named: &[(usize, Data)],
+    ) -> Result<Option<usize>> {
+        let is_beyond = |(_, data): &(usize, Data)| data.range.end() > place.lower.info().size;
+        let beyond = named.iter().position(is_beyond);
+        let (pool, mut reads) = (self.env.pool(), VecDeque::new());
+        let mut ahead = named[..beyond.unwrap_or(named.len())].iter().peekable();
+        while ahead.peek().is_some() || !reads.is_empty() {
+            while let Some((index, data)) = ahead.peek().filter(|_| reads.len() < READS_MAX) {
+                let into = match pool.take(data.range.len() as usize) {
+                    Ok(into) => into,
+                    // A read in flight will return its buffer.
+                    Err(_) if !reads.is_empty() => break,
+                    Err(_) => pool.wait_for(data.range.len() as usize).await?,
+                };
+                let read = place.lower.start(Op::read(data.range, into));
+                reads.push_back((*index, data.checksum, read));
+                ahead.next();
             }
-            let words =
-                "open the vault with its data disk, which is needed to check the last log record";
-            return Err(block::Error::new(block::ErrorKind::Invalid, words));
-        };
-        if data.range.end() > place.lower.info().size {
-            return Ok(false);
+            let (index, expected, read) = reads.pop_front().expect("a read is in flight");
+            let bytes = read.await.into_buf()?;
+            if checksum(&bytes.read()) != expected {
+                return Ok(Some(index));
+            }
         }
-        let into = self.env.pool().wait_for(data.range.len() as usize).await?;
-        let bytes = place.lower.read(data.range, into).await?;
-        let is = checksum(&bytes.read());
-        Ok(is == data.checksum)
+        Ok(beyond.map(|at| named[at].0))
     }
+}
+
+/// Returns the data that the records behind the flushed ones name, each with the index of its record.
+fn named_by_unflushed(found: &Found) -> Vec<(usize, Data)> {
+    let mut named = Vec::new();
+    for (index, (head, changes)) in found.records.iter().enumerate() {
+        let is_skipped = seeded::on(Bug::DataUnverified)
+            || seeded::on(Bug::MiddleUnverified) && index + 1 < found.records.len();
+        if head.at.number > found.flushed && !is_skipped {
+            let changes = record::changes(changes).unwrap_or_default();
+            named.extend(changes.iter().filter_map(Data::of).map(|data| (index, data)));
+        }
+    }
+    named
 }

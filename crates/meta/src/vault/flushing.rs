@@ -8,7 +8,7 @@
 use block::seeded::{self, Bug};
 use block::{Result, ScopeGuard};
 
-use super::commit::{Pending, SEALED_AFTER};
+use super::commit::{PROVEN_WITHIN, Pending, SEALED_AFTER};
 use super::transaction::DirectoryReservations;
 use super::{Inner, Vault};
 
@@ -164,23 +164,35 @@ impl Inner {
     }
 
     /// Starts a timer, unless it runs, that proves the last record once no transaction was posted for
-    /// [`SEALED_AFTER`].
+    /// [`SEALED_AFTER`]. Under a load without flushes it proves records every [`PROVEN_WITHIN`], so that a replay has few
+    /// data to verify.
     pub(super) fn seal_later(&self) {
         let is_proven = self.replicas.proven() >= self.commits.last.get();
         if is_proven || self.commits.seal_timer.replace(true) {
             return;
         }
         let (me, env) = (self.me.clone(), self.env.clone());
+        let mut unproven = (self.commits.last.get(), env.now());
         self.env.spawn("a vault's last record", async move {
             loop {
                 env.sleep(SEALED_AFTER).await;
                 let Some(vault) = me.upgrade() else { return };
-                let commits = &vault.commits;
-                if env.now().since(commits.last_at.get()) >= SEALED_AFTER {
+                let (commits, now) = (&vault.commits, env.now());
+                let last = commits.last.get();
+                if now.since(commits.last_at.get()) >= SEALED_AFTER {
                     commits.seal_timer.set(false);
                     // The timer of the next transaction tries again.
-                    let _ = vault.prove(commits.last.get()).await;
+                    let _ = vault.prove(last).await;
                     return;
+                }
+                let (number, since) = unproven;
+                let is_late = now.since(since) >= PROVEN_WITHIN;
+                if is_late && vault.replicas.proven() < number {
+                    // After an error the vault has failed.
+                    let _ = vault.prove(last).await;
+                }
+                if vault.replicas.proven() >= number {
+                    unproven = (last, now);
                 }
             }
         });

@@ -81,7 +81,6 @@ impl Inner {
         }
         self.commits.leading.set(false);
         self.progress.wake();
-        self.seal_later();
     }
 
     /// Writes records until no transaction is queued, or until another task waits for the lock of the log.
@@ -276,6 +275,7 @@ impl Inner {
             });
         }
         self.answer(group, &Ok(number));
+        self.seal_later();
         if has_hints {
             // On an error the vault is marked as failed.
             let _ = self.flush_to(number).await;

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::{ByteRange, Child, Env, ErrorKind, Lower, Op, all};
 use meta::vault::page::checksum;
@@ -346,6 +347,29 @@ fn vault_keeps_posts_beside_and_behind_failed_data_after_kill() {
         drop(vault);
         let vault = disks.open(&env, &SMALL).await.unwrap();
         assert_eq!(steps_of(&vault).await, [Some(3), None, Some(7)]);
+    });
+}
+
+#[test]
+fn vault_under_load_without_flushes_proves_records_within_seven_seconds() {
+    let (world, trace) = (SimWorld::new(1), Trace::default());
+    let env = world.env();
+    let disks = Disks::blank(false, &trace);
+    block_on(&world, async {
+        let vault = disks.create(&env).await;
+        let (before, mut posted) = (disks.0[0].flushes.get(), Vec::new());
+        // Few enough records that no checkpoint is due.
+        for round in 0..9 {
+            let mut transaction = vault.begin();
+            map(&vault).set(&mut transaction, 0, &U64::new(round)).unwrap();
+            posted.push((vault.post(transaction).await.unwrap(), env.now()));
+            env.sleep(Duration::from_millis(900)).await;
+            let late = posted.iter().find(|(number, at)| {
+                !vault.is_proven(*number) && env.now().since(*at) > Duration::from_secs(7)
+            });
+            assert_eq!(late, None, "round {round}");
+        }
+        assert_eq!(disks.0[0].flushes.get() - before, 2, "one proof");
     });
 }
 
