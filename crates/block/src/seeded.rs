@@ -261,6 +261,14 @@ bugs! {
     FreedReusedEarly = "174",
     /// 175 a remap discards freed blocks below before the record that freed them is proven
     FreedDiscardedEarly = "175",
+    /// 180 a journal writes a change in place before the flush of its record
+    InPlaceBeforeFlush = "180",
+    /// 181 a journal reuses the space of records before the tail behind them is durable
+    SpaceBeforeTail = "181",
+    /// 182 a journal lets a change beside its ring pass before the tail behind the records of its range is durable
+    BesideBeforeTail = "182",
+    /// 183 a replay of a journal takes the payload of an unflushed record as it is
+    PayloadUnverified = "183",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
