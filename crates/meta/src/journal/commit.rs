@@ -69,7 +69,8 @@ impl Size {
 impl Inner {
     /// Returns the most bytes of data that a change of one part can have.
     pub fn data_max(&self) -> u64 {
-        let front = (RECORD_HEADER_BYTES + PART_BYTES + INLINE_BYTES_MAX).next_multiple_of(SECTOR_BYTES);
+        let front =
+            (RECORD_HEADER_BYTES + PART_BYTES + INLINE_BYTES_MAX).next_multiple_of(SECTOR_BYTES);
         self.ring.ring.record_bytes_max() - front as u64
     }
 
@@ -135,8 +136,8 @@ impl Inner {
         let mut queue = self.commits.queue.borrow_mut();
         while let Some(waiting) = queue.front() {
             let more = size.with(&waiting.parts);
-            let fits = more.parts <= PARTS_MAX
-                && more.record_bytes() <= self.ring.ring.record_bytes_max();
+            let fits =
+                more.parts <= PARTS_MAX && more.record_bytes() <= self.ring.ring.record_bytes_max();
             if !fits {
                 break;
             }

@@ -136,7 +136,7 @@ pub struct Segment {
 pub struct Content {
     /// The part that changes the range.
     pub part: Part,
-    /// The bytes of the range, if the part has data.
+    /// The bytes of the range, if the part has data. The journal may still write them in place, so a reader copies them.
     pub data: Option<Buf>,
 }
 
@@ -195,8 +195,9 @@ impl Journal {
         }
     }
 
-    /// Returns the places of the newest bytes of a range, in the order of the addresses. They may be written in place soon.
-    /// So a reader calls [`Journal::read`] for those in the ring, and begins to read the others from the lower at once.
+    /// Returns the places of the newest bytes of a range, in the order of the addresses. A reader calls [`Journal::read`] for
+    /// those in the ring, and reads the others from the lower. It lets no new change of the range begin meanwhile: that could
+    /// be written in place during the read.
     pub fn find(&self, lower: u16, range: ByteRange) -> Vec<Segment> {
         let inner = &self.inner;
         let records = inner.records.borrow();

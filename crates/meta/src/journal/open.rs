@@ -71,6 +71,14 @@ impl Replay<'_> {
     /// Writes the records in place, in their order. The first one above the flushed number that does not verify ends the
     /// log.
     async fn run(&mut self, recovered: &Recovered) -> Result<()> {
+        let placed = self.place(recovered).await;
+        // After an error, too, no write may be left that another opening could not see.
+        let ended = self.placer.ended().await;
+        placed.and(ended)?;
+        self.placer.flush().await
+    }
+
+    async fn place(&mut self, recovered: &Recovered) -> Result<()> {
         let verdict = &recovered.verdict;
         if let Some(Damage::Missing { number, flushed }) = verdict.damage {
             self.note_missing(number, flushed, verdict.behind_damage.len() as u64)?;
@@ -89,8 +97,7 @@ impl Replay<'_> {
                 }
             }
         }
-        self.placer.ended().await?;
-        self.placer.flush().await
+        Ok(())
     }
 
     fn note_missing(&mut self, number: u64, flushed: u64, found: u64) -> Result<()> {

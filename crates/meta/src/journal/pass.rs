@@ -62,6 +62,9 @@ impl Inner {
         // From now on readers find these ranges in place. The space in the ring stays theirs until the tail is durable.
         let first = self.in_place.replace(goal) + 1;
         self.records.borrow_mut().release(first, goal);
+        if seeded::on(Bug::BesideBeforeTail) {
+            self.changed.wake();
+        }
         self.placer.flush().await?;
         self.move_tail(goal).await
     }
@@ -94,6 +97,9 @@ impl Inner {
     async fn move_tail(&self, placed: u64) -> Result<()> {
         let end = self.records.borrow().get(placed).map(|record| record.end);
         self.log.advance(end.expect("its tail has not moved"));
+        if seeded::on(Bug::SpaceBeforeTail) {
+            self.changed.wake();
+        }
         let appended = self.log.append(&[], 0, Vec::new())?;
         self.records.borrow_mut().push(Record::new(appended.head(), [], None));
         self.log.acknowledged(appended).await?;

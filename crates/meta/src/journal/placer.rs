@@ -7,8 +7,8 @@ use std::rc::Rc;
 use block::env::LocalFuture;
 use block::{Buf, Env, Error, Mode, Notify, RangeLock, Result};
 
-use super::{PLACE_BYTES_MAX, PLACES_MAX};
 use super::part::Part;
+use super::{PLACE_BYTES_MAX, PLACES_MAX};
 
 /// The owner of a journal: it writes the changes in place.
 ///
@@ -44,7 +44,8 @@ impl Placer {
 
     /// Waits until a part with so many bytes of payload may be in flight beside the others.
     pub async fn room(&self, bytes: u64) {
-        let fits = |flying: (u32, u64)| flying.0 < PLACES_MAX && flying.1 + bytes <= PLACE_BYTES_MAX;
+        let fits =
+            |flying: (u32, u64)| flying.0 < PLACES_MAX && flying.1 + bytes <= PLACE_BYTES_MAX;
         let has_room = || self.in_flight.get().0 == 0 || fits(self.in_flight.get());
         self.changed.until(has_room).await;
     }

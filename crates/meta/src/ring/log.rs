@@ -7,7 +7,8 @@ use std::rc::Rc;
 use block::env::Mono;
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all, error,
+    Buf, ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all,
+    error,
 };
 
 use super::{

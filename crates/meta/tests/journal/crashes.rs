@@ -5,9 +5,7 @@ use std::rc::Rc;
 use sim::SimWorld;
 use testkit::recorded::{Disk, Event, Moment, Trace};
 
-use crate::scene::{
-    BLOCK, Scene, Way, block_on, blocks_of, expected, formatted, note_durable,
-};
+use crate::scene::{BLOCK, Scene, Way, block_on, blocks_of, expected, formatted, note_durable};
 
 /// Byte that a recorded disk leaves in place of a torn write.
 const GARBAGE: u8 = 0xda;

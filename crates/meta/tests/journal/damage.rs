@@ -7,7 +7,9 @@ use meta::journal::{Findings, Journal, Loss, Options, RING_START};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
 
-use crate::scene::{Scene, Way, block_on, blocks_of, expected, formatted, range_of};
+use crate::scene::{
+    Copied, DATA_START, Scene, Target, Way, block_on, blocks_of, expected, formatted, range_of,
+};
 
 /// Sectors of the ring of one step: the front of its record, and two parts.
 const STEP_BYTES: usize = 3 * 4096;
@@ -203,4 +205,30 @@ fn journal_verifies_record_that_is_read_again() {
             assert!(piece.iter().all(|byte| *byte == n as u8 + 1), "piece {n}");
         }
     });
+}
+
+#[test]
+fn journal_reads_damaged_records_and_payload_from_other_copy() {
+    // Damage to the root, to the header of a flushed record, to payload of a flushed and of an unflushed record.
+    let ring = RING_START as usize;
+    for at in [70, ring + 50, ring + 4096, ring + 3 * SMALL_BYTES + 4096] {
+        for copy in 0..2 {
+            let world = SimWorld::new(1);
+            let one = four_records(&world);
+            let image = one.bytes.borrow().clone();
+            let two = Disk::new(1, image, &Trace::default());
+            let disks = [one, two];
+            disks[copy].bytes.borrow_mut()[at] ^= 1;
+            block_on(&world, async {
+                let (env, lower) = (world.env(), Copied(disks.clone()).lower());
+                let target = Target::new(&env, &lower, DATA_START);
+                let opened = Journal::open(&env, &lower, 0, &Options::default(), target).await;
+                let (journal, opened) = opened.unwrap_or_else(|why| panic!("{at}, {copy}: {why}"));
+                assert_eq!((opened.records, opened.loss), (4, None), "{at}, {copy}");
+                let bytes = disks[1 - copy].bytes.borrow()[DATA_START as usize..].to_vec();
+                assert_eq!(bytes, blocks(&[1, 2, 3, 4]), "{at}, {copy}");
+                drop(journal);
+            });
+        }
+    }
 }

@@ -121,7 +121,9 @@ impl Run {
             disk
         };
         let disks = (0..random.within(1, 2)).map(disk).collect();
-        let client = |_| Rc::new(RefCell::new(Client { states: vec![State::default()], ..Client::default() }));
+        let client = |_| {
+            Rc::new(RefCell::new(Client { states: vec![State::default()], ..Client::default() }))
+        };
         let clients = (0..CLIENTS).map(client).collect();
         // A power cut may tear the physical sectors of a disk, but no longer block.
         let block = if profile == Profile::Native512 { 512 } else { 4096 };
