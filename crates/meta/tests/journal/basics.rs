@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use block::{ByteRange, ErrorKind, TaskTracker};
 use meta::Uuid;
+use meta::journal::root::{ROOT_BYTES, root_checksum};
 use meta::journal::{IDLE_AFTER, Journal, NewPart, Options, PARTS_MAX, Segment};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Event, Fails, Trace};
@@ -191,6 +192,49 @@ fn journal_ring_of_many_laps_neither_blocks_nor_loses_a_change() {
 }
 
 #[test]
+fn journal_full_ring_has_sector_for_record_of_tail() {
+    run(async |_, scene, _| {
+        let (scene, running) = (Rc::new(scene), TaskTracker::default());
+        for client in 0..8_u64 {
+            let (own, task) = (scene.clone(), running.begin());
+            scene.env.spawn("a client", async move {
+                let _task = task;
+                for step in 0..20_u64 {
+                    // The longest record of this ring: four of its 16 sectors.
+                    let part = |n| own.part((client + n) % BLOCKS, &content(step));
+                    own.journal.append(vec![part(0), part(1), part(2)]).await.unwrap();
+                }
+            });
+        }
+        running.ended().await;
+        scene.journal.settle().await.unwrap();
+    });
+}
+
+#[test]
+fn journal_opening_flushes_first_and_between_copies_of_root() {
+    run(async |disk, scene, trace| {
+        scene.step(1).await.unwrap();
+        drop(scene);
+        let (world, _) = (SimWorld::new(2), trace.take());
+        block_on(&world, async {
+            let scene = Scene::open(&world.env(), &disk).await.unwrap();
+            drop(scene);
+        });
+        let at = |event: &Event| match event {
+            Event::Write { at, .. } if *at as u64 >= DATA_START => 'p',
+            Event::Write { at: 0, .. } => '0',
+            Event::Write { at: 4096, .. } => '1',
+            Event::Flush { .. } => 'f',
+            Event::Write { .. } | Event::Begun(_) | Event::Answered(_) => '?',
+        };
+        let order: String = trace.take().iter().map(at).collect();
+        // The opening before has left slot 0 as the newest one.
+        assert_eq!(order, "fppf1f0f");
+    });
+}
+
+#[test]
 fn idle_journal_settles_by_itself() {
     run(async |disk, scene, _| {
         scene.step(1).await.unwrap();
@@ -213,6 +257,29 @@ fn journal_change_beside_ring_waits_for_durable_tail() {
         assert!(scene.journal.numbers().tail <= number, "no record has this block");
         scene.journal.until_in_place(0, range_of(blocks_of(1)[0])).await.unwrap();
         assert!(scene.journal.numbers().tail > number);
+    });
+}
+
+#[test]
+fn journal_keeps_same_range_of_two_lowers_apart() {
+    let world = SimWorld::new(1);
+    let (env, disk) = (world.env(), formatted(&world, &Trace::default()));
+    block_on(&world, async {
+        let lower = disk.lower();
+        Journal::format(&env, &lower, 0, UUID, RING_BYTES, 2).await.unwrap();
+        let scene = Scene::open(&env, &disk).await.unwrap();
+        let parts = [1, 0]
+            .map(|lower| NewPart::data(lower, 0, scene.buf(&content(u64::from(lower) + 1)), &[]));
+        scene.journal.append(parts.into()).await.unwrap();
+        for lower in 0..2_u16 {
+            let found = scene.journal.find(lower, range_of(0));
+            let read = scene.journal.read(&found[0]).await.unwrap().expect("it is in the ring");
+            assert_eq!(*read.data.unwrap().read(), content(u64::from(lower) + 1));
+        }
+        scene.journal.settle().await.unwrap();
+        let mut lowers: Vec<_> = scene.target.placed.borrow().iter().map(|it| it.lower).collect();
+        lowers.sort_unstable();
+        assert_eq!(lowers, [0, 1]);
     });
 }
 
@@ -305,6 +372,13 @@ fn journal_open_rejects_other_missing_and_newer_journals() {
         assert_eq!(kind(Options::default()).await, Some(ErrorKind::NotFound));
         disk.bytes.borrow_mut()[..8192].fill(7);
         assert_eq!(kind(Options::default()).await, Some(ErrorKind::Corrupt));
+        disk.bytes.borrow_mut().clone_from(&whole);
+        let mut newer = whole[..ROOT_BYTES].to_vec();
+        newer[8] = 2;
+        let sum = root_checksum(&newer).to_le_bytes();
+        newer[16..24].copy_from_slice(&sum);
+        disk.bytes.borrow_mut()[..ROOT_BYTES].copy_from_slice(&newer);
+        assert_eq!(kind(Options::default()).await, Some(ErrorKind::Unsupported));
         *disk.bytes.borrow_mut() = whole;
         assert_eq!(kind(Options::default()).await, None);
         let lower = disk.lower();
