@@ -149,7 +149,7 @@ impl Journal {
     /// Writes a change into the ring, together with the changes that wait at this moment. Returns the number of its record
     /// when that record and all earlier ones are written. The change then survives the death of the process, and after
     /// [`Journal::sync`] also a power cut. Of concurrent changes, the one with the higher number is the newer one; within one
-    /// record it is the one that was called later.
+    /// record, the later call is the newer change.
     ///
     /// # Errors
     /// `Limit` if the change does not fit in a record; `Invalid` for an unknown lower; the error of the write;

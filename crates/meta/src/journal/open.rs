@@ -216,7 +216,7 @@ impl Journal {
         check_root(&root, options, lower)?;
         check_device(lower, base, root.ring.bytes())?;
         let buffers = env.pool().reserve_until_drop(buffer_bytes(&root.ring))?;
-        // Writes of an earlier process may still be in caches. What is found now must not vanish later.
+        // Writes of an earlier process may still be in caches. A record that is found now must not vanish later.
         lower.flush().await?;
         let ring = RingDevice { lower: lower.clone(), base: base + RING_START, ring: root.ring };
         let placer = Placer::new(env, target);

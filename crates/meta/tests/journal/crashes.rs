@@ -80,7 +80,7 @@ fn play(steps: &[Step]) -> Played {
     Played { before, events: trace.take(), ways }
 }
 
-/// Number of crash states of which one is also tested with one more step and another opening.
+/// One in so many crash states is also tested with one more step and another opening.
 const USED_FURTHER: usize = 16;
 
 /// Opens a journal on a disk that a power cut has left. Its blocks must be those after a step from `least` to `most`. Returns
@@ -224,7 +224,7 @@ fn journal_keeps_synced_changes_after_power_cut_during_replay() {
 
 #[test]
 fn journal_changes_stay_atomic_after_power_cut_during_replay_after_death_of_process() {
-    // What the first process has written is still in the cache of the disk when the second one begins.
+    // The writes of the first process are still in the cache of the disk when the second one begins.
     let states = cut_all(&play(&[Append, Append, Sync, Append, Append, Kill, Append, Kill]));
     assert!(states > 500, "only {states} states");
 }
