@@ -16,7 +16,8 @@ use crate::scene::{DATA_START, RING_BYTES, Target, UUID, block_on, read_through,
 /// Number of runs of the journal in a test, each from an opening to a crash.
 const LIVES: u64 = 6;
 
-const CLIENTS: u64 = 3;
+/// Most clients of a run. With many of them the ring is often full.
+const CLIENTS_MAX: u64 = 10;
 
 /// Blocks of one client. No other client changes them.
 const OWN: u64 = 6;
@@ -124,7 +125,7 @@ impl Run {
         let client = |_| {
             Rc::new(RefCell::new(Client { states: vec![State::default()], ..Client::default() }))
         };
-        let clients = (0..CLIENTS).map(client).collect();
+        let clients = (0..random.within(1, CLIENTS_MAX)).map(client).collect();
         // A power cut may tear the physical sectors of a disk, but no longer block.
         let block = if profile == Profile::Native512 { 512 } else { 4096 };
         let (graph, crashes) = Default::default();
