@@ -267,6 +267,14 @@ bugs! {
     RecordOvertakes = "177",
     /// 178 a vault gives the number of a dropped record to another one
     NumberIssuedTwice = "178",
+    /// 180 a journal writes a change in place before the flush of its record
+    InPlaceBeforeFlush = "180",
+    /// 181 a journal reuses the space of records before the tail behind them is durable
+    SpaceBeforeTail = "181",
+    /// 182 a journal lets a change beside its ring pass before the tail behind the records of its range is durable
+    BesideBeforeTail = "182",
+    /// 183 a replay of a journal takes the payload of an unflushed record as it is
+    PayloadUnverified = "183",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

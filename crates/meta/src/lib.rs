@@ -9,6 +9,7 @@
 //! | `signature.rs` | signatures of other formats on a disk |
 //! | `store.rs` | reading and updating the label of one disk |
 //! | `ring/` | rings of records for logs and journals |
+//! | `journal/` | changes in a ring before they are written in place |
 //! | `vault/` | persistent objects that are too large for a label |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | inspection of every copy of a disk's label |
@@ -20,6 +21,7 @@ pub mod alloc;
 mod codec;
 mod inspect;
 pub mod io;
+pub mod journal;
 mod label;
 mod place;
 pub mod ring;

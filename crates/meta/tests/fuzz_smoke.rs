@@ -1,9 +1,11 @@
-//! Runs the fuzz targets of labels, vaults and rings over seeded inputs: damaged valid inputs, and random bytes.
+//! Runs the fuzz targets of labels, vaults, rings and journals over seeded inputs: damaged valid inputs, and random bytes.
 
 mod bodies;
 
 use std::collections::BTreeMap;
 
+use meta::journal::root::{Root, VERSION};
+use meta::journal::{Part, PartKind};
 use meta::ring::{self, Head, Item, MustKnow, Owner, Ring};
 use meta::vault::entry::{Entry, ObjectKind, Run, Slot};
 use meta::vault::geometry::Geometry;
@@ -112,4 +114,20 @@ fn ring_record_decoder_survives_fuzzed_records() {
         bodies::ring(input);
     });
     assert!(counted > testkit::INPUTS / 20, "{counted} of {} were records", testkit::INPUTS);
+}
+
+#[test]
+fn journal_decoders_survive_fuzzed_roots_and_parts() {
+    let ring = Ring::new(Uuid([7; 16]), 65536, Owner::Journal).unwrap();
+    let tail = ring::Position { offset: 4096, number: 2, previous: 0, opening: 1 };
+    let root = Root { ring, sequence: 1, tail, lowers: 3, unknown_read_only: 0 };
+    let mut parts = Vec::new();
+    for kind in [PartKind::Data, PartKind::Zeroes, PartKind::Discard] {
+        let range = block::ByteRange::new(4096, 512).unwrap();
+        let inline = vec![1; 8 * kind as usize].into();
+        Part { kind, lower: 2, range, checksum: 5, inline }.encode(&mut parts);
+    }
+    assert_eq!(root.encode()[8], VERSION as u8);
+    // All fields of a root are at the front. Most of the damage must hit them.
+    testkit::smoke(&[root.encode()[..108].to_vec(), parts], bodies::journal);
 }

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use block::env::Mono;
+use block::seeded::{self, Bug};
 use block::{
-    ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all, error,
+    Buf, ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all,
+    error,
 };
 
 use super::{
@@ -18,7 +20,7 @@ use crate::io::{step, write_all};
 const READ_BYTES: u64 = 1 << 20;
 
 /// Most copies of a damaged ring that a recovery reads.
-const COPIES_MAX: usize = 8;
+pub(super) const COPIES_MAX: usize = 8;
 
 /// The result of reading a ring.
 pub struct Recovered {
@@ -44,8 +46,14 @@ pub struct Log {
 
 struct State {
     room: Room,
-    /// Number of the durable tail.
+    /// Number of the tail that records state.
     tail: u64,
+    /// Number of the durable tail: at most `tail`.
+    durable: u64,
+    /// The tail, if no record states it yet.
+    unstated: Option<Position>,
+    /// Records that state a later tail than the record before them: their number, and that tail.
+    tails: VecDeque<(u64, Position)>,
     /// The highest number of a record that is written, with its data and all records before it.
     written: u64,
     /// The highest number that a completed flush covers.
@@ -66,7 +74,21 @@ struct State {
 /// A record that is being written.
 pub struct Appended {
     head: Head,
+    /// The record as it is in the ring, with its padding and payload.
+    bytes: Buf,
     parts: Vec<Child>,
+}
+
+impl Appended {
+    /// Returns the header of the record.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Returns the bytes of the record, with its padding and payload.
+    pub fn bytes(&self) -> &Buf {
+        &self.bytes
+    }
 }
 
 /// The search for the records of a ring on a device.
@@ -143,7 +165,7 @@ impl Log {
         let mut search =
             Search { env, lower, base, survey: Survey::new(ring, root), found: BTreeMap::new() };
         let copies = search.run(None).await?.unwrap_or_default();
-        let mut verdict = search.survey.clone().judge();
+        let mut verdict = search.survey.clone().judge_for_owner();
         // A redundant device below may have what is missing in another copy.
         let others = if copies == Copies::NONE { 0 } else { COPIES_MAX };
         for copy in 0..others {
@@ -151,7 +173,7 @@ impl Log {
             if verdict.damage.is_some() || search.goes_on(copy, &verdict.end).await? {
                 search.survey.again();
                 if search.run(Some(copy)).await?.is_some() {
-                    verdict = search.survey.clone().judge();
+                    verdict = search.survey.clone().judge_for_owner();
                 }
             }
         }
@@ -171,6 +193,9 @@ impl Log {
         let state = State {
             room: Room::new(ring, root.tail.offset, root.tail),
             tail: root.tail.number,
+            durable: root.tail.number,
+            unstated: None,
+            tails: VecDeque::new(),
             written: root.tail.number - 1,
             flushed: root.flushed,
             proven: root.flushed,
@@ -205,6 +230,11 @@ impl Log {
         self.changed.until(has_room).await;
     }
 
+    /// Whether a record of `bytes` bytes, with its padding and payload, fits.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.state.borrow().room.fits(bytes) == Ok(())
+    }
+
     /// Begins to write a record of `count` items, beside the writes of its data. It has the next number.
     ///
     /// # Errors
@@ -213,37 +243,67 @@ impl Log {
     /// # Panics
     /// If the items exceed [`Log::items_max`].
     pub fn append(&self, items: &[u8], count: u32, data: Vec<Child>) -> Result<Appended> {
+        self.append_with(items, count, &[], data)
+    }
+
+    /// Begins to write a record of `count` items with a payload. Each part of the payload begins at a multiple of
+    /// [`SECTOR_BYTES`] behind the items.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    ///
+    /// # Panics
+    /// If the record exceeds the limit of the ring.
+    pub fn append_payload(&self, items: &[u8], count: u32, payload: &[Buf]) -> Result<Appended> {
+        self.append_with(items, count, payload, Vec::new())
+    }
+
+    fn append_with(
+        &self,
+        items: &[u8],
+        count: u32,
+        payload: &[Buf],
+        data: Vec<Child>,
+    ) -> Result<Appended> {
+        let padded = |len: usize| len.next_multiple_of(SECTOR_BYTES);
+        let payload_bytes: usize = payload.iter().map(|part| padded(part.len())).sum();
         let mut state = self.state.borrow_mut();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
-        let needed = (RECORD_HEADER_BYTES + items.len()) as u64;
+        let needed = (padded(RECORD_HEADER_BYTES + items.len()) + payload_bytes) as u64;
         state.room.fits(needed).map_err(|Full { needed, free }| {
             error!(NoSpace, "the log has {free} bytes free, and a record needs {needed}")
         })?;
         let at = state.room.next();
-        let head = Head { items: count, ..Head::empty(at, state.tail, state.flushed) };
-        let mut bytes = std::mem::take(&mut state.scratch);
-        bytes.clear();
-        let head = head.encode(&self.ring, items, &mut bytes);
+        let empty = Head::empty(at, state.tail, state.flushed);
+        let head = Head { items: count, payload: payload_bytes as u32, ..empty };
+        let mut encoded = std::mem::take(&mut state.scratch);
+        encoded.clear();
+        let head = head.encode(&self.ring, items, &mut encoded);
         state.room.take(&head);
         if head.flushed > state.stated {
             state.stated = head.flushed;
             state.stating.push_back((at.number, head.flushed));
         }
+        if let Some(tail) = state.unstated.take() {
+            state.tails.push_back((at.number, tail));
+        }
         drop(state);
+        let bytes = self.env.pool().take_reserved(head.bytes() as usize);
+        let bytes = bytes.inspect_err(|error| self.fail(error))?;
+        fill(&bytes, &encoded, payload);
+        self.state.borrow_mut().scratch = encoded;
         let mut parts = data;
         let mut from = 0;
-        let places = self.ring.parts(at.offset, head.bytes()).into_iter();
-        for (place, len) in places.filter(|(_, len)| *len > 0) {
-            let buf = self.env.pool().take_reserved(len as usize);
-            let buf = buf.inspect_err(|error| self.fail(error))?;
-            buf.write().copy_from_slice(&bytes[from..from + len as usize]);
-            parts.extend(write_all(&self.lower, self.base + place, &buf));
-            from += len as usize;
+        for (place, len) in self.ring.parts(at.offset, head.bytes()) {
+            let to = from + len as usize;
+            if from < to {
+                parts.extend(write_all(&self.lower, self.base + place, &bytes.slice(from..to)));
+            }
+            from = to;
         }
-        self.state.borrow_mut().scratch = bytes;
-        Ok(Appended { head, parts })
+        Ok(Appended { head, bytes, parts })
     }
 
     /// Waits until a record, all records before it, and their data are written. Returns the position behind it.
@@ -252,7 +312,7 @@ impl Log {
     /// The first error of a write, of this record or of an earlier one; `NoSpace` after a wait for space below. Then the
     /// log takes no further records.
     pub async fn acknowledged(&self, appended: Appended) -> Result<Position> {
-        let Appended { head, parts } = appended;
+        let Appended { head, parts, .. } = appended;
         for done in all(parts).await {
             let settled = self.patience.settle(done).await;
             settled.result.inspect_err(|error| self.fail(error))?;
@@ -327,15 +387,24 @@ impl Log {
             state.proven = state.proven.max(stated);
             state.stating.pop_front();
         }
+        while let Some((number, tail)) = state.tails.front().copied()
+            && number <= covers
+        {
+            state.room.trim(tail.offset);
+            state.durable = tail.number;
+            state.tails.pop_front();
+        }
         drop(state);
         self.changed.wake();
         Ok(())
     }
 
-    /// Returns the highest number of a record that is written, the highest flushed and the highest proven number.
+    /// Returns the highest number of a record that is written, the highest flushed and the highest proven number, and the
+    /// durable tail.
     pub fn numbers(&self) -> Numbers {
         let state = self.state.borrow();
-        Numbers { written: state.written, flushed: state.flushed, proven: state.proven }
+        let State { written, flushed, proven, durable, .. } = *state;
+        Numbers { written, flushed, proven, tail: durable }
     }
 
     /// Returns the time of the first acknowledgement that no flush covers.
@@ -353,9 +422,34 @@ impl Log {
         let mut state = self.state.borrow_mut();
         state.room.trim(root.tail.offset);
         state.tail = root.tail.number;
+        state.durable = root.tail.number;
         state.proven = state.proven.max(root.flushed);
         drop(state);
         self.changed.wake();
+    }
+
+    /// Moves the tail by a record, for an owner whose records move it: the records from now on state it. It is durable when
+    /// a flush covers the first of them.
+    pub fn advance(&self, tail: Position) {
+        let mut state = self.state.borrow_mut();
+        state.tail = tail.number;
+        state.unstated = Some(tail);
+        if seeded::on(Bug::SpaceBeforeTail) {
+            state.room.trim(tail.offset);
+        }
+    }
+}
+
+/// Fills `bytes` with the header and items of a record, and with its payload.
+fn fill(bytes: &Buf, encoded: &[u8], payload: &[Buf]) {
+    let mut bytes = bytes.write();
+    let (front, mut rest) = bytes.split_at_mut(encoded.len());
+    front.copy_from_slice(encoded);
+    for part in payload {
+        let (own, behind) = rest.split_at_mut(part.len().next_multiple_of(SECTOR_BYTES));
+        own[..part.len()].copy_from_slice(&part.read());
+        own[part.len()..].fill(0);
+        rest = behind;
     }
 }
 
@@ -368,4 +462,6 @@ pub struct Numbers {
     pub flushed: u64,
     /// The highest number that a flushed record or root states as flushed.
     pub proven: u64,
+    /// Number of the durable tail. No record before it is needed any more, and their space is free.
+    pub tail: u64,
 }

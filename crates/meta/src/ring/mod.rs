@@ -8,9 +8,11 @@
 //! | `survey.rs` | the search for records in the sectors of a ring |
 //! | `verdict.rs` | the records that count, the end of the log, and damage |
 //! | `log.rs` | the I/O: recovery, new records, flushes |
+//! | `read.rs` | reads of payload |
 
 mod item;
 mod log;
+mod read;
 mod record;
 mod room;
 mod survey;
@@ -18,6 +20,7 @@ mod verdict;
 
 pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, encode_item, items};
 pub use log::{Appended, Log, Numbers, Recovered};
+pub use read::RingDevice;
 pub use record::{Head, RECORD_HEADER_BYTES, RECORD_MAGIC, Wrong, record_checksum};
 pub use room::{Full, Room};
 pub use survey::Survey;

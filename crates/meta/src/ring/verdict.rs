@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use block::seeded::{self, Bug};
 
-use super::{Head, Position, Survey};
+use super::{Head, Owner, Position, Survey};
 
 /// A fault of a log that a crash alone does not make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +67,17 @@ impl Survey {
     /// If the search has not ended.
     pub fn judge_with_moving_tail(self) -> Verdict {
         self.judge_by(TailRule::Records)
+    }
+
+    /// Judges a ring by the rule of its owner for the tail.
+    ///
+    /// # Panics
+    /// If the search has not ended.
+    pub fn judge_for_owner(self) -> Verdict {
+        match self.ring.owner {
+            Owner::PoolLog => self.judge(),
+            Owner::Journal => self.judge_with_moving_tail(),
+        }
     }
 
     fn judge_by(mut self, rule: TailRule) -> Verdict {

@@ -2,5 +2,6 @@
 
 mod codec;
 mod crashes;
+mod log;
 mod recovery;
 mod scene;
