@@ -72,8 +72,10 @@ fn vault_superblock_decoder_survives_fuzzed_superblocks() {
 #[test]
 fn vault_record_decoder_survives_fuzzed_log_records() {
     let mut changes = vec![0; RECORD_HEADER_BYTES];
-    for verb in [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true)] {
-        Change { object: 3, from: 50, verb }.encode(&mut changes);
+    for verb in
+        [Verb::Write(b"some bytes"), Verb::Fill(100, 7), Verb::Bits(99, true), Verb::Raise(9)]
+    {
+        Change { object: 3, from: 56, verb }.encode(&mut changes);
     }
     Change { object: 0, from: 50, verb: Verb::Data(4096, 7) }.encode(&mut changes);
     testkit::smoke(&[changes], bodies::record);

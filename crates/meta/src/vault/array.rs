@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use block::{Result, bail};
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::entry::{Entry, ObjectKind};
@@ -95,11 +96,16 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     /// # Errors
     /// `OutOfRange`, `NotFound`.
     pub fn set(&self, transaction: &mut Transaction, index: u64, record: &T) -> Result<()> {
-        Self::check(transaction.entry(self.id.0)?, index)?;
-        let within = index % Self::PER_PAGE * size_of::<T>() as u64;
-        let from = index / Self::PER_PAGE * CONTENT_BYTES as u64 + within;
+        let from = self.offset(transaction, index)?;
         transaction.change(self.id.0, from, Verb::Write(record.as_bytes()));
         Ok(())
+    }
+
+    /// Returns the offset in the object of the record with number `index`, after the changes of the transaction.
+    fn offset(&self, transaction: &Transaction, index: u64) -> Result<u64> {
+        Self::check(transaction.entry(self.id.0)?, index)?;
+        let within = index % Self::PER_PAGE * size_of::<T>() as u64;
+        Ok(index / Self::PER_PAGE * CONTENT_BYTES as u64 + within)
     }
 
     /// Adds to the transaction that the record with number `index` is set to `record`, which makes `data` outside of the
@@ -136,6 +142,19 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
             transaction.change(self.id.0, from, Verb::Fill((part * size) as u32, 0));
             index += part;
         }
+        Ok(())
+    }
+}
+
+impl Array<U64> {
+    /// Adds to the transaction that the number with index `index` becomes at least `least`. Raises of one number in
+    /// several transactions leave the highest value, in whatever order they take effect.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`.
+    pub fn raise(&self, transaction: &mut Transaction, index: u64, least: u64) -> Result<()> {
+        let from = self.offset(transaction, index)?;
+        transaction.change(self.id.0, from, Verb::Raise(least));
         Ok(())
     }
 }

@@ -9,6 +9,9 @@ use std::time::Duration;
 use block::seeded::{self, Bug};
 use block::{ByteRange, Child, Error, Mono, Mutex, Notify, OneShot, Result, bail};
 
+use zerocopy::FromBytes as _;
+use zerocopy::little_endian::U64;
+
 use super::bitmap::{self, BITMAP_HEADER_BYTES};
 use super::entry::Entry;
 use super::geometry::PageNumber;
@@ -420,6 +423,13 @@ impl Piece {
             }
             Verb::Fill(_, value) => {
                 into.fill(value);
+                0
+            }
+            Verb::Raise(least) => {
+                // A number is in one page, because pages hold whole numbers.
+                if let Ok(number) = U64::mut_from_bytes(into) {
+                    *number = least.max(number.get()).into();
+                }
                 0
             }
             Verb::Data(..) => unreachable!("a change of data has no object"),

@@ -52,6 +52,10 @@ const WRITE: u8 = 1;
 const FILL: u8 = 2;
 const BITS: u8 = 3;
 const DATA: u8 = 4;
+const RAISE: u8 = 5;
+
+/// Length in bytes of a number that a change raises. It begins at a multiple of this.
+const RAISED_BYTES: usize = size_of::<U64>();
 
 /// Length in bytes of the checksum of data outside of the vault.
 const DATA_CHECKSUM_BYTES: usize = size_of::<U64>();
@@ -67,6 +71,8 @@ pub enum Verb<'a> {
     Bits(u32, bool),
     /// Names data outside of the vault, by length and checksum: the next change in the record makes them reachable.
     Data(u32, u64),
+    /// Raises one number of the object, 8 bytes long, to this value, unless it is higher already.
+    Raise(u64),
 }
 
 impl Verb<'_> {
@@ -92,6 +98,7 @@ impl<'a> Change<'a> {
     pub fn length(&self) -> u32 {
         match self.verb {
             Verb::Write(bytes) => bytes.len() as u32,
+            Verb::Raise(_) => RAISED_BYTES as u32,
             Verb::Fill(length, _) | Verb::Bits(length, _) | Verb::Data(length, _) => length,
         }
     }
@@ -100,7 +107,9 @@ impl<'a> Change<'a> {
     /// changes the header of the bitmap.
     pub fn byte_range(&self) -> (u64, u64) {
         match self.verb {
-            Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) => (self.from, self.length().into()),
+            Verb::Write(_) | Verb::Fill(..) | Verb::Data(..) | Verb::Raise(_) => {
+                (self.from, self.length().into())
+            }
             Verb::Bits(count, _) => {
                 let last = self.from + u64::from(count) - 1;
                 (BITMAP_HEADER_BYTES + self.from / 8, last / 8 - self.from / 8 + 1)
@@ -110,14 +119,18 @@ impl<'a> Change<'a> {
 
     /// Appends the encoded change to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        let checksum;
+        let number;
         let (verb, value, bytes): (u8, u8, &[u8]) = match self.verb {
             Verb::Write(bytes) => (WRITE, 0, bytes),
             Verb::Fill(_, value) => (FILL, value, &[]),
             Verb::Bits(_, value) => (BITS, value.into(), &[]),
-            Verb::Data(_, sum) => {
-                checksum = sum.to_le_bytes();
-                (DATA, 0, &checksum)
+            Verb::Data(_, checksum) => {
+                number = checksum.to_le_bytes();
+                (DATA, 0, &number)
+            }
+            Verb::Raise(least) => {
+                number = least.to_le_bytes();
+                (RAISE, 0, &number)
             }
         };
         let header = ChangeHeader {
@@ -157,6 +170,14 @@ impl<'a> Change<'a> {
                 let (sum, behind) = U64::ref_from_prefix(rest).expect("the length was checked");
                 after = behind;
                 Verb::Data(length, sum.get())
+            }
+            (RAISE, 0) if length as usize == RAISED_BYTES && rest.len() >= RAISED_BYTES => {
+                if !from.is_multiple_of(RAISED_BYTES as u64) {
+                    return Err(format!("a change raises a number at the odd offset {from}"));
+                }
+                let (least, behind) = U64::ref_from_prefix(rest).expect("the length was checked");
+                after = behind;
+                Verb::Raise(least.get())
             }
             (verb, value) => {
                 return Err(format!("a change has unknown type {verb} or value {value}"));

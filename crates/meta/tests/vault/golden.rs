@@ -99,6 +99,20 @@ fn vault_log_record_encodes_to_golden_bytes() {
 }
 
 #[test]
+fn vault_raise_encodes_to_golden_bytes() {
+    let mut changes = Vec::new();
+    Change { object: 2, from: 0x0110, verb: Verb::Raise(0x0300) }.encode(&mut changes);
+    let mut golden = vec![0; 24 + 8];
+    put(&mut golden, 0, &[2, 0, 0, 0, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 5]);
+    put(&mut golden, 25, &[3]);
+    same(&changes, &golden);
+    let found = record::changes(&golden).unwrap();
+    assert_eq!(found, [Change { object: 2, from: 0x0110, verb: Verb::Raise(0x0300) }]);
+    golden[8] = 0x11;
+    record::changes(&golden).unwrap_err();
+}
+
+#[test]
 fn vault_data_changes_encode_to_golden_bytes() {
     let mut changes = Vec::new();
     let verb = Verb::Data(0x1000, 0x0807_0605_0403_0201);

@@ -1,8 +1,9 @@
 //! Tests of the objects of a vault, without crashes.
 
+use std::pin::Pin;
 use std::time::Duration;
 
-use block::{Env, ErrorKind};
+use block::{Env, ErrorKind, all};
 use meta::vault::{Array, Bitmap, LAZY_WITHIN, Log, ObjectId, Options, Shape, Spec, Vault};
 use sim::SimWorld;
 use zerocopy::little_endian::{U32, U64};
@@ -226,6 +227,36 @@ fn vault_bitmap_sets_counts_and_finds_bits_across_pages() {
         assert_eq!(find(0, 9_998).await, None);
         assert!(bits.test(90_002).await.unwrap() && !bits.test(90_003).await.unwrap());
         assert_eq!(bits.test(100_000).await.unwrap_err().kind(), ErrorKind::OutOfRange);
+    });
+}
+
+#[test]
+fn vault_array_keeps_highest_of_concurrent_raises() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    block_on(&world, async {
+        let (vault, disks, _) = empty(&env).await;
+        let array = Array::<U64>::new(&vault, made(&vault, &Spec::array::<U64>("a", 0, 600)).await);
+        let raise = async |index, least| {
+            let mut transaction = vault.begin();
+            array.raise(&mut transaction, index, least).unwrap();
+            vault.commit(transaction).await.unwrap();
+        };
+        let raises: Vec<Pin<Box<dyn Future<Output = ()>>>> =
+            [7, 9, 8].iter().map(|least| Box::pin(raise(599, *least)) as _).collect();
+        all(raises).await;
+        raise(599, 3).await;
+        raise(0, 1 << 40).await;
+        let id = vault.find("a", 0).unwrap();
+        let error = array.raise(&mut vault.begin(), 600, 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange);
+        drop((vault, array));
+        // The opening replays the raises.
+        let vault = Vault::open(&env, some(&disks), &SMALL).await.unwrap();
+        let array = Array::<U64>::new(&vault, id);
+        for (index, value) in [(599, 9), (0, 1 << 40), (1, 0)] {
+            assert_eq!(array.get(index).await.unwrap().get(), value, "number {index}");
+        }
     });
 }
 
