@@ -21,7 +21,8 @@ pub struct Emulate {
 
 impl Emulate {
     /// Resources that one request needs in an emulating device.
-    pub const NEEDS: Needs = Needs { children: 1, scratch_copies: 2, ..Needs::LEAF };
+    pub const NEEDS: Needs =
+        Needs { children: 1, scratch_copies: 2, standing_bytes: ZEROS_BYTES as u32, ..Needs::LEAF };
 
     /// Creates an emulating device over `lower` with blocks of `block_size` bytes: a power of two from 512 up to the
     /// block size of the lower.

@@ -99,20 +99,33 @@ impl Info {
     }
 }
 
-/// Resources that one request to a device may need, so that the graph can reserve them before the request begins.
+/// Resources that a device may need: for one request, so that the graph can reserve them before the request begins, and
+/// permanently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// Most requests to lowers that one request has in flight at the same time.
     pub children: u32,
     /// Most buffer bytes that one request needs beyond its own buffer, as a multiple of the request's length.
     pub scratch_copies: u32,
+    /// Most buffer bytes that one request needs besides, whatever its length: a page of metadata that the device reads,
+    /// for example. A buffer counts with its length, rounded up to a power of two of at least [`crate::BUF_ALIGN`].
+    pub scratch_bytes: u32,
+    /// Bytes of the buffer pool that the device holds or reserves from its opening on, without a request. The sum over a
+    /// graph has a limit.
+    pub standing_bytes: u32,
     /// Whether the requests to lowers that belong to one request have together at most its length.
     pub divides: bool,
 }
 
 impl Needs {
     /// The needs of a device without lowers.
-    pub const LEAF: Self = Self { children: 0, scratch_copies: 0, divides: false };
+    pub const LEAF: Self = Self {
+        children: 0,
+        scratch_copies: 0,
+        scratch_bytes: 0,
+        standing_bytes: 0,
+        divides: false,
+    };
 
     /// Returns the needs of a device whose requests have up to `children` requests to lowers in flight, and no
     /// buffers beyond their own.

@@ -380,7 +380,8 @@ pub struct TablePlan {
 pub struct DevicePlan {
     /// Size, block size and abilities that the device will have.
     pub info: Info,
-    /// The most child requests and buffers that the device needs at once for one request.
+    /// The most child requests and buffers that the device needs at once for one request, and the buffers that it holds
+    /// permanently.
     pub needs: Needs,
 }
 
@@ -539,6 +540,8 @@ pub struct DiskPlan {
     /// Identity of the disk's storage, by which the graph finds two disks on the same storage: an absolute path, or
     /// empty.
     pub identity: String,
+    /// Bytes of the buffer pool that the disk holds or reserves while it is open.
+    pub standing_bytes: usize,
     /// Properties of the disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
 }

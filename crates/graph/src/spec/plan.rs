@@ -18,7 +18,7 @@ use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::{DEVICES_MAX, Spec};
-use super::reserves::Reserves;
+use super::reserves::{Reserves, standing_bytes};
 use super::tree::Word;
 use super::volumes::{Amended, FoundVolume, FoundVolumes, Inputs, deferred};
 
@@ -169,6 +169,8 @@ pub struct KnownDisk {
     pub created: bool,
     /// Whether the start has not found the disk.
     pub absent: bool,
+    /// Bytes of the buffer pool that the kind of the disk holds or reserves while the disk is open.
+    pub standing_bytes: usize,
     /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
 }
@@ -343,6 +345,7 @@ impl Spec {
             planner.draft(index).await;
         }
         let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
+        planner.check_standing();
         planner.check_uses();
         let Planner { nodes, log, .. } = planner;
         let warnings = log.finish()?;
@@ -556,14 +559,16 @@ impl Planner<'_> {
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {
-                let KnownDisk { info, created, words, .. } = self.probed[&given.name].clone();
-                Answer { created, words, ..plain(info) }
+                let KnownDisk { info, created, standing_bytes, words, .. } =
+                    self.probed[&given.name].clone();
+                Answer { created, needs: standing(standing_bytes), words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {
                 let disk = self.log_faults(draft, plan(given, self.env).await)?;
                 let info = self.data(draft, &disk)?;
                 self.check_identity(index, disk.identity)?;
-                Answer { created: disk.creates, words: disk.words, ..plain(info) }
+                let (created, needs) = (disk.creates, standing(disk.standing_bytes));
+                Answer { created, needs, words: disk.words, ..plain(info) }
             }
             (Maker::Volume, _) => {
                 let Some(FoundVolume { info, .. }) = self.volumes[&given.name].clone() else {
@@ -574,7 +579,8 @@ impl Planner<'_> {
                     return None;
                 };
                 // Its requests go to the lowers of the device that holds it, as those of the device do.
-                Answer { needs: self.nodes[lowers[0]].needs, ..Answer::unknown(info) }
+                let needs = Needs { standing_bytes: 0, ..self.nodes[lowers[0]].needs };
+                Answer { needs, ..Answer::unknown(info) }
             }
             (Maker::Table(_) | Maker::Hooks { .. }, None) => {
                 unreachable!("the draft checked that {} has lower devices", kind.name)
@@ -742,6 +748,26 @@ impl Planner<'_> {
         None
     }
 
+    /// Reports an error at the device that holds the most bytes of the buffer pool permanently, if all devices together
+    /// hold too many.
+    fn check_standing(&mut self) {
+        let held: Vec<_> = self.nodes.iter().map(standing_bytes).collect();
+        let (sum, most) = (held.iter().sum::<u64>(), self.reserves.standing_max());
+        let Some(index) = (0..held.len()).rev().max_by_key(|index| held[*index]) else { return };
+        if sum <= most {
+            return;
+        }
+        let (node, share) = (&self.nodes[index], write_size(held[index]));
+        let message = format!(
+            "the disks and devices hold {} of buffers permanently, {:?} alone {share}; the limit is {}. Next: serve \
+             some of them in another process",
+            write_size(sum),
+            node.name,
+            write_size(most)
+        );
+        self.log.error(node.position, message);
+    }
+
     fn check_uses(&mut self) {
         let used = self.places.iter().zip(&self.uses);
         let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
@@ -765,6 +791,11 @@ impl Planner<'_> {
             self.log.warning(node.position, message);
         }
     }
+}
+
+/// Returns the needs of a disk that holds `bytes` of the buffer pool.
+fn standing(bytes: usize) -> Needs {
+    Needs { standing_bytes: bytes.try_into().unwrap_or(u32::MAX), ..Needs::LEAF }
 }
 
 /// Whether the place of a device among the bytes of its lower depends on the devices planned before: its kind has an

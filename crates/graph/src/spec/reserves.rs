@@ -29,6 +29,11 @@ impl Reserves {
         Self { nodes: Vec::new(), pool_bytes }
     }
 
+    /// Returns the most bytes of the pool that all nodes may hold permanently.
+    pub fn standing_max(&self) -> u64 {
+        Reserve::standing_max(self.pool_bytes) as u64
+    }
+
     /// Adds the next node of the plan, and returns its reserve.
     ///
     /// # Errors
@@ -81,6 +86,16 @@ impl Reserves {
         let reserve = Reserve::of_table(&fusion.fused, block, &below);
         NodeReserve { reserve, below_label: reserve, fusion: Some(fusion) }
     }
+}
+
+/// Returns the bytes of the buffer pool that a planned node holds permanently: those of its kind, of its label, and of
+/// the device that emulates the requests which a disk does not support.
+pub(super) fn standing_bytes(node: &PlannedNode) -> u64 {
+    let is_disk = matches!(node.kind.maker, Maker::Disk { .. });
+    let emulates = is_disk && !node.absent && Emulate::is_needed(&node.info, node.info.block_size);
+    u64::from(node.needs.standing_bytes)
+        + if emulates { u64::from(Emulate::NEEDS.standing_bytes) } else { 0 }
+        + if node.has_label() { meta::Store::STANDING_BYTES as u64 } else { 0 }
 }
 
 impl NodeReserve {

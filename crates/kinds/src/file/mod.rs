@@ -175,7 +175,7 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         return Err(vec![Fault::new(key, fault)]);
     }
     let StorageFacts { created, identity, words, .. } = facts;
-    Ok(DiskPlan { info, creates: created, identity, words })
+    Ok(DiskPlan { info, creates: created, identity, standing_bytes: 0, words })
 }
 
 /// An open file or block device with its state, both of which a disk takes over from the disk that it replaces.
