@@ -69,14 +69,16 @@ impl Emulate {
         Some(range.widen(block).expect("a device ends at a block boundary far below u64::MAX"))
     }
 
-    async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
+    async fn read(&self, request: &mut Op) -> Result<()> {
+        let range = request.range().expect("a read has a range");
         let Some(wide) = self.widened(range) else {
-            *into = self.lower.read(range, into.clone()).await?;
-            return Ok(());
+            return self.lower.forward(request).await;
         };
         let buf = self.env.pool().scratch(wide.len() as usize).await?;
-        let buf = self.lower.read(wide, buf).await?;
-        *into = buf.slice(within(wide, range));
+        let Op::Read { into, avoid, .. } = request else { unreachable!("only reads are read") };
+        let done = self.lower.call(Op::Read { range: wide, into: buf, avoid: *avoid }).await;
+        *avoid = done.copies();
+        *into = done.into_buf()?.slice(within(wide, range));
         Ok(())
     }
 
@@ -152,7 +154,7 @@ impl Device for Emulate {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { range, into, .. } => self.read(*range, into).await,
+            Op::Read { .. } => self.read(&mut request.op).await,
             Op::Write { range, data, fua } => self.write(*range, data.clone(), *fua).await,
             Op::WriteZeroes { range, unmap, fua } => self.zero(*range, *unmap, *fua).await,
             Op::Discard { range, fua } => self.discard(*range, *fua).await,

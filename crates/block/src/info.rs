@@ -37,6 +37,9 @@ pub struct Info {
     /// Whether a request to the device that its upper stopped waiting for can no longer write. A network may delay a
     /// write, which then lands on newer bytes. A device without a fence cannot be a member of a redundant device.
     pub fenced: bool,
+    /// Number of copies of each byte that the device offers to reads that avoid others, from 1 to
+    /// [`crate::COPIES_MAX`]. A device that does not pass on the copies of its lowers has 1.
+    pub copies: u32,
 }
 
 impl Info {
@@ -57,6 +60,7 @@ impl Info {
             discard_zeroes: false,
             survives_process: true,
             fenced: true,
+            copies: 1,
         }
     }
 
@@ -65,8 +69,8 @@ impl Info {
         self.size - self.padding as u64
     }
 
-    /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities. If
-    /// the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
+    /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities, the
+    /// larger number of copies (that of a table; a redundant device computes its own). If the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
     /// that of `self`; the device above computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -87,6 +91,7 @@ impl Info {
             discard_zeroes: self.discard_zeroes && other.discard_zeroes,
             survives_process: self.survives_process && other.survives_process,
             fenced: self.fenced && other.fenced,
+            copies: self.copies.max(other.copies),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Buf, ByteRange};
+use crate::{Buf, ByteRange, Copies};
 
 /// A data request to a device. After completion the same value is returned to the upper, with the bytes that were
 /// read.
@@ -25,7 +25,8 @@ pub enum Op {
         range: ByteRange,
         /// Buffer for the bytes; after completion, the buffer with the bytes.
         into: Buf,
-        /// Copies that a redundant device should not read, if it has another copy.
+        /// Copies that the device must not read, as long as it can read another copy. After completion, these copies and
+        /// the copy that was read. If parts of the range were read from different copies, all of them are added.
         avoid: Copies,
     },
     /// Writes `data` to `range`, which has the same length. The buffer must not change after the request is
@@ -128,6 +129,13 @@ impl Op {
         self.verb().writes()
     }
 
+    /// Adds `copies` to the copies that a read avoids or has read. Does nothing for any other operation.
+    pub fn add_copies(&mut self, copies: Copies) {
+        if let Self::Read { avoid, .. } = self {
+            *avoid = avoid.or(copies);
+        }
+    }
+
     /// Returns the operation for the bytes `part` of its range, with slices of the same buffers.
     ///
     /// # Panics
@@ -198,32 +206,6 @@ impl OpKind {
 impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A set of copies of a redundant device, as bits: bit `n` for copy `n`. It can have copies 0 to 31.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Copies(pub u32);
-
-impl Copies {
-    /// The empty set of copies.
-    pub const NONE: Self = Self(0);
-
-    /// Whether copy `n` is in the set.
-    pub const fn has(self, n: usize) -> bool {
-        n < 32 && self.0 & (1 << n) != 0
-    }
-
-    /// Returns the set of all copies but copy `n`.
-    #[must_use]
-    pub const fn all_but(n: usize) -> Self {
-        Self(if n < 32 { !(1 << n) } else { u32::MAX })
-    }
-
-    /// Returns the set of copies with copy `n` added.
-    #[must_use]
-    pub const fn with(self, n: usize) -> Self {
-        Self(if n < 32 { self.0 | 1 << n } else { self.0 })
     }
 }
 

@@ -261,6 +261,8 @@ bugs! {
     FreedReusedEarly = "174",
     /// 175 a remap discards freed blocks below before the record that freed them is proven
     FreedDiscardedEarly = "175",
+    /// 190 a mirror does not translate the numbers of copies to avoid for its members
+    CopiesUntranslated = "190",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

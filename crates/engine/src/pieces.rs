@@ -198,28 +198,32 @@ impl Pieces {
     }
 
     /// Reads whole blocks with a buffer of the request's reserve.
-    async fn read_wide(&self, wide: ByteRange, avoid: Copies) -> Result<Buf> {
+    async fn read_wide(&self, wide: ByteRange, avoid: Copies) -> Result<(Buf, Copies)> {
         let into = self.pool.scratch(wide.len() as usize).await?;
         let done = self.lower.call(Op::Read { range: wide, into, avoid }).await;
-        done.result?;
-        let Op::Read { into, .. } = done.op else {
-            unreachable!("a request returns with its own operation")
-        };
-        Ok(into)
+        let copies = done.copies();
+        Ok((done.into_buf()?, copies))
     }
 
-    async fn read(&self, range: ByteRange, into: &Buf, avoid: Copies) -> Result<()> {
-        let mut rest = Some(range);
+    /// Reads `range` piece by piece, and adds the copies that were read to `copies`. Each piece avoids only the copies
+    /// that the request avoids.
+    async fn read(&self, range: ByteRange, into: &Buf, copies: &mut Copies) -> Result<()> {
+        let (mut rest, avoid) = (Some(range), *copies);
         while let Some(left) = rest {
             let piece = self.piece(left);
             let to = into.slice(within(range, piece));
-            if self.accepts(piece, &to) {
-                self.lower.call(Op::Read { range: piece, into: to, avoid }).await.result?;
+            let read = if self.accepts(piece, &to) {
+                let done = self.lower.call(Op::Read { range: piece, into: to, avoid }).await;
+                let read = done.copies();
+                done.result?;
+                read
             } else {
                 let wide = self.widen(piece);
-                let got = self.read_wide(wide, avoid).await?;
+                let (got, read) = self.read_wide(wide, avoid).await?;
                 to.write().copy_from_slice(&got.slice(within(wide, piece)).read());
-            }
+                read
+            };
+            *copies = copies.or(read);
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
@@ -265,7 +269,7 @@ impl Pieces {
             ends => ends.into(),
         };
         for range in reads.into_iter().flatten() {
-            let old = self.read_wide(range, Copies::NONE).await?;
+            let (old, _) = self.read_wide(range, Copies::NONE).await?;
             new.slice(within(wide, range)).write().copy_from_slice(&old.read());
         }
         Ok(())
@@ -307,7 +311,7 @@ impl Device for Pieces {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { range, into, avoid } => self.read(*range, into, *avoid).await,
+            Op::Read { range, into, avoid } => self.read(*range, into, avoid).await,
             Op::Write { range, data, fua } => {
                 let _listed = self.rewrite(*range).await;
                 self.write(*range, Some(data), *fua).await

@@ -43,7 +43,8 @@ use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result, StateStore,
+    CopyNumbers, Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result,
+    StateStore,
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
@@ -220,6 +221,7 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
         // A discard goes down as zeroes if a member might keep the discarded bytes, so discards always work.
         discard: true,
         discard_zeroes: true,
+        copies: CopyNumbers::count(lowers),
         // The bytes survive the process only if those of every member do.
         ..all
     }

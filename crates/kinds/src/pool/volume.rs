@@ -32,6 +32,8 @@ pub fn info(below: &Info, size: u64, read_only: bool) -> Info {
         native_zeroes: true,
         discard: true,
         discard_zeroes: true,
+        // The pool verifies the bytes, and reads other copies by itself.
+        copies: 1,
         ..below.clone()
     }
 }

@@ -149,7 +149,9 @@ impl Inner {
                 }
             }
         }
-        window.drain().await
+        let done = window.drain().await;
+        op.add_copies(window.copies());
+        done
     }
 
     /// Carries out a write: overwrites mapped blocks in place, and maps unmapped blocks to free data blocks.

@@ -273,6 +273,7 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
         discard: true,
         // A discard keeps the bytes of partly covered blocks.
         discard_zeroes: false,
+        copies: data.copies,
         ..both
     }
 }

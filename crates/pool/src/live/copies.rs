@@ -44,7 +44,7 @@ pub async fn read_right(
             }
             return Ok(Some(into));
         }
-        if copies == avoid {
+        if copies == avoid || lower.info().copies == 1 {
             return Ok(None);
         }
         avoid = copies;

@@ -81,7 +81,7 @@ impl RootStore {
                 (Ok(one), _) => Ok(one),
                 (Err(_), found) => found,
             };
-            if copies == avoid {
+            if copies == avoid || self.lower.info().copies == 1 {
                 return Ok(newest);
             }
             avoid = copies;

@@ -1,0 +1,285 @@
+//! Tests the numbers of copies over random trees of mirrors and tables: a read gets the copy that it asks for, and no
+//! copy that it avoids.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, Info, Lower, Needs, Op};
+use block::{Request, Result, State, push_extent};
+use kind::Value;
+use kinds::REGISTRY;
+use sim::draw::Stream;
+use sim::{Assembly, PartId, SimWorld};
+
+const SECTOR: u64 = 512;
+
+/// Bytes of each disk, and of the chunks of a stripe.
+const DISK_BYTES: u64 = 16 << 10;
+const CHUNK: u64 = 2 << 10;
+
+/// A disk on which each sector contains the number of the disk and that of the sector, whatever is written to it.
+struct Leaf {
+    number: u32,
+    info: Info,
+}
+
+fn stamp(leaf: u32, sector: u64) -> Vec<u8> {
+    let word = u64::from(leaf) << 32 | sector;
+    word.to_le_bytes().repeat(SECTOR as usize / 8)
+}
+
+impl Device for Leaf {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn submit(&self, request: &mut Request) -> Result<()> {
+        match &mut request.op {
+            Op::Read { range, into, .. } => {
+                let sectors = range.start() / SECTOR..range.end() / SECTOR;
+                let bytes: Vec<u8> = sectors.flat_map(|at| stamp(self.number, at)).collect();
+                into.write().copy_from_slice(&bytes);
+            }
+            Op::Status { range, extents } => push_extent(extents, range.len(), State::Data),
+            Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+/// A random device: its size in sectors, and which sector of which leaf each of its copies is.
+enum Tree {
+    Leaf(u32),
+    Mirror(Vec<Tree>),
+    Concat(Vec<Tree>),
+    Stripe(Vec<Tree>),
+    /// The sectors of the device below from this sector on.
+    Linear(u64, Box<Tree>),
+}
+
+/// A sector of a leaf.
+type Place = (u32, u64);
+
+impl Tree {
+    /// Draws a tree of at most `depth` levels above its leaves, of which `leaves` is the number so far.
+    fn draw(draw: &Stream, depth: u32, leaves: &mut u32) -> Self {
+        let what = if depth == 0 { 0 } else { draw.below(6) };
+        let mut some = |least, most| {
+            let count = draw.within(least, most);
+            (0..count).map(|_| Self::draw(draw, depth - 1, leaves)).collect()
+        };
+        match what {
+            0 => {
+                *leaves += 1;
+                Self::Leaf(*leaves - 1)
+            }
+            1 | 2 => Self::Mirror(some(2, 4)),
+            3 => Self::Concat(some(2, 3)),
+            4 => Self::Stripe(some(2, 3)),
+            _ => {
+                let below = some(1, 1).remove(0);
+                Self::Linear(draw.below(below.sectors() / 2), Box::new(below))
+            }
+        }
+    }
+
+    fn sectors(&self) -> u64 {
+        let least = |all: &[Self]| all.iter().map(Self::sectors).min().unwrap();
+        match self {
+            Self::Leaf(_) => DISK_BYTES / SECTOR,
+            Self::Mirror(members) => least(members),
+            Self::Concat(lowers) => lowers.iter().map(Self::sectors).sum(),
+            Self::Stripe(lowers) => {
+                let chunk = CHUNK / SECTOR;
+                (least(lowers) / chunk).max(1) * chunk * lowers.len() as u64
+            }
+            Self::Linear(start, below) => below.sectors() - start,
+        }
+    }
+
+    /// Returns the number of copies of the sector with the most, depth first.
+    fn copies(&self) -> usize {
+        match self {
+            Self::Leaf(_) => 1,
+            Self::Mirror(members) => members.iter().map(Self::copies).sum(),
+            Self::Concat(all) | Self::Stripe(all) => all.iter().map(Self::copies).max().unwrap(),
+            Self::Linear(_, below) => below.copies(),
+        }
+    }
+
+    /// Returns for each number of a copy the place of that copy of a sector, if the sector has it.
+    fn places(&self, at: u64) -> Vec<Option<Place>> {
+        let mut places = match self {
+            Self::Leaf(leaf) => vec![Some((*leaf, at))],
+            Self::Mirror(members) => members.iter().flat_map(|one| one.places(at)).collect(),
+            Self::Linear(start, below) => below.places(start + at),
+            Self::Concat(lowers) => {
+                let (mut at, mut n) = (at, 0);
+                while at >= lowers[n].sectors() {
+                    at -= lowers[n].sectors();
+                    n += 1;
+                }
+                lowers[n].places(at)
+            }
+            Self::Stripe(lowers) => {
+                let (chunk, count) = (CHUNK / SECTOR, lowers.len() as u64);
+                let row = at / chunk / count;
+                lowers[(at / chunk % count) as usize].places(row * chunk + at % chunk)
+            }
+        };
+        places.resize(self.copies(), None);
+        places
+    }
+
+    fn build(&self, graph: &mut Assembly) -> PartId {
+        let text = |word: &str| Value::Text(word.to_owned());
+        match self {
+            Self::Leaf(number) => {
+                // Short requests need few buffers in deep trees.
+                let disk = Info::disk(DISK_BYTES, SECTOR as u32);
+                let leaf = Leaf { number: *number, info: Info { max_transfer: 8192, ..disk } };
+                graph.adopt(&format!("leaf{number}"), Rc::new(leaf), Needs::LEAF, &[]).unwrap()
+            }
+            Self::Mirror(members) => {
+                let on: Vec<_> = members.iter().map(|member| member.build(graph)).collect();
+                let trust = text(graph.name(on[0]));
+                graph.add("mirror", &[("trust", trust)], &on).unwrap()
+            }
+            Self::Concat(lowers) => {
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph)).collect();
+                graph.add("concat", &[], &on).unwrap()
+            }
+            Self::Stripe(lowers) => {
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph)).collect();
+                graph.add("stripe", &[("chunk", Value::Size(CHUNK))], &on).unwrap()
+            }
+            Self::Linear(start, below) => {
+                let on = below.build(graph);
+                graph.add("linear", &[("start", Value::Size(start * SECTOR))], &[on]).unwrap()
+            }
+        }
+    }
+}
+
+/// A graph with the devices of a tree, of which all members are in sync.
+struct Bench {
+    world: SimWorld,
+    lower: Lower,
+    tree: Tree,
+    _graph: Assembly,
+}
+
+impl Bench {
+    fn new(seed: u64, tree: Tree, fuse: bool) -> Self {
+        let world = SimWorld::new(seed);
+        let order = Stream::new(seed, "order", 0);
+        let mut graph = Assembly::new(&world.env(), REGISTRY, fuse, order).in_world(&world);
+        let top = tree.build(&mut graph);
+        // The members that are not trusted get a resync.
+        world.run(world.env().now().after(Duration::from_secs(60))).unwrap();
+        let lower = graph.lower(top);
+        assert_eq!(lower.info().size, tree.sectors() * SECTOR);
+        assert_eq!(lower.info().copies as usize, tree.copies().min(COPIES_MAX as usize));
+        Self { world, lower, tree, _graph: graph }
+    }
+
+    fn call(&self, op: Op) -> Done {
+        let lower = self.lower.clone();
+        self.world.block_on(async move { lower.call(op).await }).unwrap()
+    }
+
+    /// Reads `sectors` sectors, and returns the bytes and the copies that the read reports.
+    fn read(&self, at: u64, sectors: u64, avoid: Copies) -> (Buf, Copies) {
+        let range = ByteRange::new(at * SECTOR, sectors * SECTOR).unwrap();
+        let into = self.world.env().buf(range.len() as usize).unwrap();
+        let done = self.call(Op::Read { range, into, avoid });
+        let copies = done.copies();
+        (done.into_buf().unwrap(), copies)
+    }
+
+    /// Returns the numbers of the copies of a sector that requests can name.
+    fn numbered(&self, at: u64) -> Vec<(usize, Place)> {
+        let places = self.tree.places(at).into_iter().take(COPIES_MAX as usize).enumerate();
+        places.filter_map(|(n, place)| Some((n, place?))).collect()
+    }
+
+    fn is(&self, bytes: &[u8], place: Place) -> bool {
+        bytes == stamp(place.0, place.1)
+    }
+
+    /// Reads each copy of a range alone.
+    fn check_each_copy(&self, at: u64, sectors: u64) {
+        for n in 0..COPIES_MAX as usize + 2 {
+            let avoid = Copies::all_but(n);
+            let (bytes, copies) = self.read(at, sectors, avoid);
+            let mut exists = false;
+            for (sector, bytes) in (at..).zip(bytes.read().chunks(SECTOR as usize)) {
+                let numbered = self.numbered(sector);
+                if let Some((_, place)) = numbered.iter().find(|(number, _)| *number == n) {
+                    exists = true;
+                    assert!(self.is(bytes, *place), "copy {n} of sector {sector}");
+                }
+            }
+            assert_eq!(copies.has(n), exists, "copy {n} of sectors {at} + {sectors}");
+            assert!(avoid.is_within(copies));
+        }
+    }
+
+    /// Reads one sector while avoiding some copies of it.
+    fn check_avoid(&self, at: u64, avoid: Copies) {
+        let (bytes, copies) = self.read(at, 1, avoid);
+        let numbered = self.numbered(at);
+        let from = numbered.iter().find(|(_, place)| self.is(&bytes.read(), *place));
+        let Some((n, _)) = from else {
+            let all = Copies(numbered.iter().fold(0, |all, (n, _)| all | 1 << n));
+            assert!(all.is_within(avoid), "sector {at}, avoiding {avoid:x?}: another copy is left");
+            return;
+        };
+        assert_eq!(copies, avoid.with(*n), "sector {at}, avoiding {avoid:x?}");
+        let left = numbered.iter().any(|(n, _)| !avoid.has(*n));
+        assert!(!avoid.has(*n) || !left, "sector {at}: copy {n} was read, avoiding {avoid:x?}");
+    }
+
+    fn check(&self, draw: &Stream) {
+        for _ in 0..4 {
+            let at = draw.below(self.tree.sectors());
+            self.check_each_copy(at, 1);
+            self.check_each_copy(at, draw.within(1, (self.tree.sectors() - at).min(12)));
+        }
+        for _ in 0..40 {
+            let few = Copies(draw.below(1 << self.tree.copies().min(31)) as u32);
+            self.check_avoid(draw.below(self.tree.sectors()), few);
+        }
+    }
+}
+
+#[test]
+fn copies_of_random_trees_are_read_by_number_depth_first() {
+    for seed in 0..60 {
+        let draw = Stream::new(seed, "tree", 0);
+        let tree = Tree::draw(&draw, 3, &mut 0);
+        Bench::new(seed, tree, seed % 2 == 0).check(&draw);
+    }
+}
+
+#[test]
+fn copies_beyond_32_are_never_read_by_number() {
+    let leaves =
+        |first: u32, count: u32| Tree::Mirror((first..first + count).map(Tree::Leaf).collect());
+    let shapes: [&[u32]; 3] = [&[8; 8], &[8, 8, 8, 7, 4, 8], &[2, 8, 8, 8, 8]];
+    for (seed, counts) in shapes.into_iter().enumerate() {
+        let mut first = 0;
+        let members = counts.iter().map(|count| {
+            first += count;
+            leaves(first - count, *count)
+        });
+        let tree = Tree::Mirror(members.collect());
+        let bench = Bench::new(seed as u64, tree, false);
+        bench.check(&Stream::new(seed as u64, "beyond", 0));
+        for _ in 0..100 {
+            let (bytes, copies) = bench.read(0, 1, Copies::NONE);
+            let leaf = (0..COPIES_MAX).find(|leaf| bench.is(&bytes.read(), (*leaf, 0)));
+            assert_eq!(copies, Copies::NONE.with(leaf.expect("a copy with a number") as usize));
+        }
+    }
+}
