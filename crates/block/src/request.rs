@@ -28,9 +28,13 @@ pub enum Op {
         /// Copies that the device must not read, as long as it can read another copy. After completion, these copies and
         /// the copy that was read. If parts of the range were read from different copies, all of them are added.
         avoid: Copies,
+        /// Whether all copies of the bytes but those of this device have failed. A device that verifies may then return
+        /// bytes that it cannot verify. A redundant device passes it on only when all of its own copies have failed.
+        last_resort: bool,
     },
     /// Writes `data` to `range`, which has the same length. The buffer must not change after the request is
-    /// submitted.
+    /// submitted. A write that restores copies changes no content: the bytes of `data` are those of the device, and
+    /// only the named copies are written. The device is not submitted such a write if it has none of the copies.
     Write {
         /// Bytes of the device to write.
         range: ByteRange,
@@ -38,6 +42,9 @@ pub enum Op {
         data: Buf,
         /// Whether the write must be durable at completion.
         fua: bool,
+        /// Copies that the write restores, because their bytes are wrong; empty for a write of new content. A device
+        /// with one copy carries out both in the same way.
+        restores: Copies,
     },
     /// Makes a range of the device read as zeros.
     WriteZeroes {
@@ -70,12 +77,18 @@ pub enum Op {
 impl Op {
     /// Creates a read of `range` into `into`, from any copy.
     pub fn read(range: ByteRange, into: Buf) -> Self {
-        Self::Read { range, into, avoid: Copies::NONE }
+        Self::Read { range, into, avoid: Copies::NONE, last_resort: false }
     }
 
     /// Creates a write of `data` to `range` that is durable only after a flush.
     pub fn write(range: ByteRange, data: Buf) -> Self {
-        Self::Write { range, data, fua: false }
+        Self::Write { range, data, fua: false, restores: Copies::NONE }
+    }
+
+    /// Creates a write of `data`, the bytes that the device has at `range`, to the copies in `restores` alone. The write
+    /// is durable only after a flush.
+    pub fn restore(range: ByteRange, data: Buf, restores: Copies) -> Self {
+        Self::Write { range, data, fua: false, restores }
     }
 
     /// Returns the byte range of the operation; `None` for a flush, which concerns the whole device.
@@ -129,6 +142,13 @@ impl Op {
         self.verb().writes()
     }
 
+    /// Whether the operation is a write that restores none of the first `count` copies: there is nothing to write for a
+    /// device that has no others.
+    pub fn restores_none_of(&self, count: u32) -> bool {
+        matches!(self, Self::Write { restores, .. }
+            if *restores != Copies::NONE && restores.and(Copies::first(count)) == Copies::NONE)
+    }
+
     /// Adds `copies` to the copies that a read avoids or has read. Does nothing for any other operation.
     pub fn add_copies(&mut self, copies: Copies) {
         if let Self::Read { avoid, .. } = self {
@@ -146,11 +166,14 @@ impl Op {
         let from = (part.start() - whole.start()) as usize;
         let bytes = from..from + part.len() as usize;
         match self {
-            Self::Read { into, avoid, .. } => {
-                Self::Read { range: part, into: into.slice(bytes), avoid: *avoid }
-            }
-            Self::Write { data, fua, .. } => {
-                Self::Write { range: part, data: data.slice(bytes), fua: *fua }
+            Self::Read { into, avoid, last_resort, .. } => Self::Read {
+                range: part,
+                into: into.slice(bytes),
+                avoid: *avoid,
+                last_resort: *last_resort,
+            },
+            Self::Write { data, fua, restores, .. } => {
+                Self::Write { range: part, data: data.slice(bytes), fua: *fua, restores: *restores }
             }
             Self::WriteZeroes { unmap, fua, .. } => {
                 Self::WriteZeroes { range: part, unmap: *unmap, fua: *fua }

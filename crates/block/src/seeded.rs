@@ -263,6 +263,10 @@ bugs! {
     FreedDiscardedEarly = "175",
     /// 190 a mirror does not translate the numbers of copies to avoid for its members
     CopiesUntranslated = "190",
+    /// 191 a mirror writes to all members a write that restores one copy
+    RestoresAllCopies = "191",
+    /// 192 a mirror passes a last resort on before its own copies have failed
+    LastResortFirst = "192",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -477,6 +477,8 @@ impl Inner {
     ) -> Poll<Result<()>> {
         let polled = if node.closed.get() {
             Poll::Ready(Err(node.refusal()))
+        } else if entry.slot.with(|request| request.op.restores_none_of(node.info.copies)) {
+            Poll::Ready(Ok(()))
         } else {
             let waker = self.waker(index, entry);
             let outer = self.current.replace(entry.id.get());

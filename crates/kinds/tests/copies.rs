@@ -1,11 +1,13 @@
 //! Tests the numbers of copies over random trees of mirrors and tables: a read gets the copy that it asks for, and no
-//! copy that it avoids.
+//! copy that it avoids; a write that restores copies reaches these copies alone.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, Info, Lower, Needs, Op};
-use block::{Request, Result, State, push_extent};
+use block::control::member::{Fail, Name};
+use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, ErrorKind, Info, Lower};
+use block::{MemberState, Needs, Op, Request, Result, State, push_extent};
 use kind::Value;
 use kinds::REGISTRY;
 use sim::draw::Stream;
@@ -21,6 +23,7 @@ const CHUNK: u64 = 2 << 10;
 struct Leaf {
     number: u32,
     info: Info,
+    written: Rc<RefCell<Vec<Place>>>,
 }
 
 fn stamp(leaf: u32, sector: u64) -> Vec<u8> {
@@ -41,7 +44,11 @@ impl Device for Leaf {
                 into.write().copy_from_slice(&bytes);
             }
             Op::Status { range, extents } => push_extent(extents, range.len(), State::Data),
-            Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
+            Op::Write { range, .. } => {
+                let sectors = range.start() / SECTOR..range.end() / SECTOR;
+                self.written.borrow_mut().extend(sectors.map(|at| (self.number, at)));
+            }
+            Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
         }
         Ok(())
     }
@@ -131,30 +138,32 @@ impl Tree {
         places
     }
 
-    fn build(&self, graph: &mut Assembly) -> PartId {
+    fn build(&self, graph: &mut Assembly, written: &Rc<RefCell<Vec<Place>>>) -> PartId {
         let text = |word: &str| Value::Text(word.to_owned());
         match self {
             Self::Leaf(number) => {
                 // Short requests need few buffers in deep trees.
                 let disk = Info::disk(DISK_BYTES, SECTOR as u32);
-                let leaf = Leaf { number: *number, info: Info { max_transfer: 8192, ..disk } };
+                let info = Info { max_transfer: 8192, ..disk };
+                let leaf = Leaf { number: *number, info, written: written.clone() };
                 graph.adopt(&format!("leaf{number}"), Rc::new(leaf), Needs::LEAF, &[]).unwrap()
             }
             Self::Mirror(members) => {
-                let on: Vec<_> = members.iter().map(|member| member.build(graph)).collect();
+                let on: Vec<_> =
+                    members.iter().map(|member| member.build(graph, written)).collect();
                 let trust = text(graph.name(on[0]));
                 graph.add("mirror", &[("trust", trust)], &on).unwrap()
             }
             Self::Concat(lowers) => {
-                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph)).collect();
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, written)).collect();
                 graph.add("concat", &[], &on).unwrap()
             }
             Self::Stripe(lowers) => {
-                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph)).collect();
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, written)).collect();
                 graph.add("stripe", &[("chunk", Value::Size(CHUNK))], &on).unwrap()
             }
             Self::Linear(start, below) => {
-                let on = below.build(graph);
+                let on = below.build(graph, written);
                 graph.add("linear", &[("start", Value::Size(start * SECTOR))], &[on]).unwrap()
             }
         }
@@ -166,7 +175,10 @@ struct Bench {
     world: SimWorld,
     lower: Lower,
     tree: Tree,
-    _graph: Assembly,
+    graph: Assembly,
+    top: PartId,
+    /// The sectors of leaves that were written.
+    written: Rc<RefCell<Vec<Place>>>,
 }
 
 impl Bench {
@@ -174,13 +186,14 @@ impl Bench {
         let world = SimWorld::new(seed);
         let order = Stream::new(seed, "order", 0);
         let mut graph = Assembly::new(&world.env(), REGISTRY, fuse, order).in_world(&world);
-        let top = tree.build(&mut graph);
+        let written = Rc::default();
+        let top = tree.build(&mut graph, &written);
         // The members that are not trusted get a resync.
         world.run(world.env().now().after(Duration::from_secs(60))).unwrap();
         let lower = graph.lower(top);
         assert_eq!(lower.info().size, tree.sectors() * SECTOR);
         assert_eq!(lower.info().copies as usize, tree.copies().min(COPIES_MAX as usize));
-        Self { world, lower, tree, _graph: graph }
+        Self { world, lower, tree, graph, top, written }
     }
 
     fn call(&self, op: Op) -> Done {
@@ -192,7 +205,7 @@ impl Bench {
     fn read(&self, at: u64, sectors: u64, avoid: Copies) -> (Buf, Copies) {
         let range = ByteRange::new(at * SECTOR, sectors * SECTOR).unwrap();
         let into = self.world.env().buf(range.len() as usize).unwrap();
-        let done = self.call(Op::Read { range, into, avoid });
+        let done = self.call(Op::Read { range, into, avoid, last_resort: false });
         let copies = done.copies();
         (done.into_buf().unwrap(), copies)
     }
@@ -240,6 +253,26 @@ impl Bench {
         assert!(!avoid.has(*n) || !left, "sector {at}: copy {n} was read, avoiding {avoid:x?}");
     }
 
+    /// Restores copies of a range, and returns the sectors that were written.
+    fn restore(&self, at: u64, sectors: u64, copies: Copies) -> Result<Vec<Place>> {
+        let range = ByteRange::new(at * SECTOR, sectors * SECTOR).unwrap();
+        let data = self.world.env().buf(range.len() as usize).unwrap();
+        self.written.take();
+        self.call(Op::restore(range, data, copies)).result?;
+        let mut written = self.written.take();
+        written.sort_unstable();
+        Ok(written)
+    }
+
+    fn check_restore(&self, at: u64, sectors: u64, copies: Copies) {
+        let named = (at..at + sectors).flat_map(|at| self.numbered(at));
+        let named = named.filter(|(n, _)| copies.has(*n)).map(|(_, place)| place);
+        let mut named: Vec<_> = named.collect();
+        named.sort_unstable();
+        let written = self.restore(at, sectors, copies).unwrap();
+        assert_eq!(written, named, "copies {copies:x?} of sectors {at} + {sectors}");
+    }
+
     fn check(&self, draw: &Stream) {
         for _ in 0..4 {
             let at = draw.below(self.tree.sectors());
@@ -248,7 +281,12 @@ impl Bench {
         }
         for _ in 0..40 {
             let few = Copies(draw.below(1 << self.tree.copies().min(31)) as u32);
-            self.check_avoid(draw.below(self.tree.sectors()), few);
+            let at = draw.below(self.tree.sectors());
+            self.check_avoid(at, few);
+            // Without a copy it would be a write of new content.
+            if few != Copies::NONE {
+                self.check_restore(at, draw.within(1, (self.tree.sectors() - at).min(12)), few);
+            }
         }
     }
 }
@@ -260,6 +298,21 @@ fn copies_of_random_trees_are_read_by_number_depth_first() {
         let tree = Tree::draw(&draw, 3, &mut 0);
         Bench::new(seed, tree, seed % 2 == 0).check(&draw);
     }
+}
+
+#[test]
+fn restore_of_copy_changes_no_member_and_fails_if_member_is_out_of_service() {
+    let bench = Bench::new(1, Tree::Mirror(vec![Tree::Leaf(0), Tree::Leaf(1)]), false);
+    let states = || -> Vec<_> {
+        bench.graph.report(bench.top).members.iter().map(|member| member.state).collect()
+    };
+    assert_eq!(bench.restore(3, 1, Copies(0b10)).unwrap(), [(1, 3)]);
+    assert_eq!(states(), [MemberState::InSync; 2]);
+    let member = bench.graph.report(bench.top).members[1].name.clone();
+    bench.graph.ask::<Fail>(bench.top, Name { member }).unwrap();
+    assert_eq!(bench.restore(3, 1, Copies(0b10)).unwrap_err().kind(), ErrorKind::Faulted);
+    assert_eq!(bench.restore(3, 1, Copies(0b01)).unwrap(), [(0, 3)]);
+    assert_eq!(states(), [MemberState::InSync, MemberState::Failed]);
 }
 
 #[test]

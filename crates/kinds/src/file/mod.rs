@@ -383,7 +383,7 @@ impl Device for Disk {
                 }
                 Ok(())
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 // The kernel reports the error of a write in its page cache only once: to a write with FUA, or to a
                 // concurrent flush. So through the page cache every such error must come from a flush, and concurrent
                 // flushes share the error.

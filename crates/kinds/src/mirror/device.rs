@@ -191,13 +191,19 @@ impl Inner {
 
     /// Reads `range` from one member after the other until a read succeeds. Returns the members whose read failed, and
     /// adds the copies that were read to `avoid`.
-    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+    async fn read(
+        &self,
+        range: ByteRange,
+        into: &mut Buf,
+        avoid: &mut Copies,
+        last_resort: bool,
+    ) -> Result<Copies> {
         self.after_writes(range).await;
         let (mut tried, mut useless) = (Copies::NONE, Copies::NONE);
         let mut failed = None;
         while let Some((index, is_avoided)) = self.choose(*avoid, useless, tried) {
             let begun = self.members[index].changes();
-            match self.read_from(index, range, into, *avoid).await {
+            match self.read_from(index, range, into, *avoid, last_resort).await {
                 // The member may have fewer copies of this range than of others.
                 Ok(read) if read.is_within(*avoid) && !is_avoided => useless = useless.with(index),
                 Ok(read) => {
@@ -259,12 +265,13 @@ impl Inner {
         range: ByteRange,
         into: &mut Buf,
         avoid: Copies,
+        last_resort: bool,
     ) -> Result<Copies> {
         let member = &self.members[index];
         let avoid = member.numbers.avoid(avoid);
         let (begun, changes) = (self.env.now(), member.changes());
         member.read_begins();
-        let read = Op::Read { range, into: into.clone(), avoid };
+        let read = Op::Read { range, into: into.clone(), avoid, last_resort };
         let child = member.lower.start(read);
         let answer = self.answer(index, "read", self.deadline.guard(child), &mut None).await;
         member.read_ends(self.env.now().since(begun));
@@ -522,8 +529,9 @@ impl Inner {
 /// Returns a copy of `op` for one more member. The copy shares the payload with `op`.
 fn copy_of(op: &Op) -> Op {
     match op {
-        Op::Write { range, data, fua } => {
-            Op::Write { range: *range, data: data.clone(), fua: *fua }
+        Op::Write { range, data, fua, .. } => {
+            let (range, data, fua) = (*range, data.clone(), *fua);
+            Op::Write { range, data, fua, restores: Copies::NONE }
         }
         Op::WriteZeroes { range, unmap, fua } => {
             Op::WriteZeroes { range: *range, unmap: *unmap, fua: *fua }
@@ -545,8 +553,14 @@ impl Device for Mirror {
         let inner = &self.inner;
         let _asked = inner.pace.client();
         match &mut request.op {
-            Op::Read { range, into, avoid } => {
-                let failed = inner.read(*range, into, avoid).await?;
+            Op::Read { range, into, avoid, last_resort } => {
+                let first = *last_resort && seeded::on(Bug::LastResortFirst);
+                let read = match inner.read(*range, into, avoid, first).await {
+                    // All copies of the mirror have failed too.
+                    Err(_) if *last_resort => inner.read(*range, into, avoid, true).await,
+                    read => read,
+                };
+                let failed = read?;
                 if failed != Copies::NONE {
                     inner.begin_repair(*range, failed);
                 }
@@ -555,6 +569,9 @@ impl Device for Mirror {
             Op::Discard { range, fua } if inner.zero_to_discard => {
                 let zero = Op::WriteZeroes { range: *range, unmap: true, fua: *fua };
                 inner.change(&zero).await
+            }
+            Op::Write { range, data, fua, restores } if *restores != Copies::NONE => {
+                inner.restore(*range, data, *fua, *restores).await
             }
             op @ (Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. }) => {
                 inner.change(op).await

@@ -110,7 +110,7 @@ impl Device for Volume {
                 return Ok(());
             }
             Op::Flush => return pool.flush().await,
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 pool.write(&version, first(*range), data.clone()).await?;
                 *fua
             }

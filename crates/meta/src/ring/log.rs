@@ -85,7 +85,7 @@ impl Search<'_> {
             let len = len.min(READ_BYTES).min(step);
             let range = ByteRange::new(self.base + place, len).expect("a wanted part has bytes");
             let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
             if only.is_some_and(|copy| !done.copies().has(copy)) {
                 return Ok(false);
             }
@@ -109,7 +109,7 @@ impl Search<'_> {
         for (place, len) in ring.parts(end.offset, longest).into_iter().filter(|it| it.1 > 0) {
             let range = ByteRange::new(self.base + place, len).expect("a part has bytes");
             let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
             if !done.copies().has(copy) {
                 return Ok(false);
             }

@@ -60,10 +60,11 @@ impl Device for Reverse {
                 *into = plain;
                 Ok(())
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, restores } => {
                 let stored = self.env.buf(data.len())?;
                 reversed(data, &stored);
-                self.lower.call(Op::Write { range: *range, data: stored, fua: *fua }).await.result
+                let (range, fua, restores) = (*range, *fua, *restores);
+                self.lower.call(Op::Write { range, data: stored, fua, restores }).await.result
             }
             // Zeros are zeros from both ends, and what is allocated stays where it is.
             Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush | Op::Status { .. } => {
