@@ -267,6 +267,10 @@ bugs! {
     RestoresAllCopies = "191",
     /// 192 a mirror passes a last resort on before its own copies have failed
     LastResortFirst = "192",
+    /// 193 a mirror does not count wrong bytes that a verifier reports
+    WrongUncounted = "193",
+    /// 194 a mirror hides from a verifier the regions in which copies may differ
+    PendingHidden = "194",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::member::{Fail, Name};
+use block::control::copies::{Numbers, Pending, Ranges, Verified, Wrong};
+use block::control::member::{Fail, Name, Resync, Stale};
+use block::control::{Command, Member, Nothing, Verb};
 use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, ErrorKind, Info, Lower};
 use block::{MemberState, Needs, Op, Request, Result, State, push_extent};
 use kind::Value;
@@ -313,6 +315,79 @@ fn restore_of_copy_changes_no_member_and_fails_if_member_is_out_of_service() {
     assert_eq!(bench.restore(3, 1, Copies(0b10)).unwrap_err().kind(), ErrorKind::Faulted);
     assert_eq!(bench.restore(3, 1, Copies(0b01)).unwrap(), [(0, 3)]);
     assert_eq!(states(), [MemberState::InSync, MemberState::Failed]);
+}
+
+fn sectors(at: u64, count: u64) -> ByteRange {
+    ByteRange::new(at * SECTOR, count * SECTOR).unwrap()
+}
+
+/// A concat of a mirror and a disk; the second member of the mirror is a mirror below a table.
+fn stack() -> Bench {
+    let inner = Tree::Linear(4, Box::new(Tree::Mirror(vec![Tree::Leaf(1), Tree::Leaf(2)])));
+    let outer = Tree::Mirror(vec![Tree::Leaf(0), inner]);
+    Bench::new(5, Tree::Concat(vec![outer, Tree::Leaf(3)]), true)
+}
+
+impl Bench {
+    fn ask<V: Verb>(&self, range: ByteRange, args: V::Args) -> Result<V::Answer> {
+        let (lower, command) = (self.lower.clone(), Command::new::<V>(args).at(range));
+        self.world.block_on(async move { lower.control::<V>(command).await }).unwrap()
+    }
+
+    /// Returns the errors and states of the members of each mirror, the lower mirror first.
+    fn members(&self) -> Vec<Vec<(u64, MemberState)>> {
+        let mirrors = (0..=self.top).map(|part| self.graph.report(part).members);
+        let state = |member: &Member| (member.errors, member.state);
+        mirrors.filter(|all| !all.is_empty()).map(|all| all.iter().map(state).collect()).collect()
+    }
+}
+
+#[test]
+fn wrong_copies_count_as_read_errors_of_member_that_has_them() {
+    let bench = stack();
+    let wrong = |copies: u32| bench.ask::<Wrong>(sectors(2, 1), Numbers { copies });
+    wrong(0b001).unwrap();
+    wrong(0b100).unwrap();
+    let sync = MemberState::InSync;
+    assert_eq!(bench.members(), [[(0, sync), (1, sync)], [(1, sync), (0, sync)]]);
+    // A range that reaches into the disk, which has no other copy.
+    bench.ask::<Wrong>(sectors(20, 20), Numbers { copies: 0b100 }).unwrap();
+    let alone = bench.ask::<Wrong>(sectors(30, 1), Numbers { copies: 1 });
+    assert_eq!(alone.unwrap_err().kind(), ErrorKind::Unsupported);
+    for _ in 0..8 {
+        wrong(0b100).unwrap();
+    }
+    let failed = MemberState::Failed;
+    assert_eq!(bench.members(), [[(0, sync), (10, failed)], [(1, sync), (0, sync)]]);
+    // The last member in sync stays.
+    for _ in 0..20 {
+        wrong(0b010).unwrap();
+    }
+    assert_eq!(bench.members()[0], [(20, sync), (10, failed)]);
+    let far = bench.ask::<Wrong>(sectors(60, 9), Numbers { copies: 1 });
+    assert_eq!(far.unwrap_err().kind(), ErrorKind::OutOfRange);
+}
+
+#[test]
+fn pending_ranges_are_those_that_resync_has_not_copied_yet() {
+    let bench = stack();
+    let pending = |range| bench.ask::<Pending>(range, Nothing {}).unwrap();
+    let all = sectors(0, bench.tree.sectors());
+    assert_eq!(pending(all), Ranges::default());
+    let lower = (0..=bench.top).find(|part| !bench.graph.report(*part).members.is_empty()).unwrap();
+    let member = bench.graph.report(lower).members[1].name.clone();
+    bench.graph.ask::<Fail>(lower, Name { member }).unwrap();
+    assert_eq!(pending(all), Ranges::default(), "a failed member does not return by itself");
+    bench.graph.ask::<Resync>(lower, Stale::default()).unwrap();
+    // The lower mirror begins 4 sectors before the device above it.
+    let mirror = bench.tree.sectors() - DISK_BYTES / SECTOR;
+    assert_eq!(pending(all).ranges, [(0, mirror * SECTOR)]);
+    assert_eq!(pending(sectors(3, 2)).ranges, [(3 * SECTOR, 2 * SECTOR)]);
+    assert_eq!(bench.ask::<Verified>(all, Nothing {}), Ok(Nothing {}));
+    let far = bench.ask::<Verified>(sectors(60, 9), Nothing {});
+    assert_eq!(far.unwrap_err().kind(), ErrorKind::OutOfRange);
+    bench.world.run(bench.world.env().now().after(Duration::from_secs(60))).unwrap();
+    assert_eq!(pending(all), Ranges::default());
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use std::borrow::Cow;
 
-use block::control::copies::Scrub;
+use block::control::copies::{Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
-use block::control::{Cause, Command, Reply, Resolved, VerbInfo};
+use block::control::{Cause, Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
@@ -601,12 +601,28 @@ impl Device for Mirror {
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         let inner = &self.inner;
+        let Some(range) = command.range.or(ByteRange::new(0, self.info.size)) else {
+            return command.done(Err(command.unknown_to(&inner.name)));
+        };
+        if let Some(wrong) = command.args::<Wrong>() {
+            let (inner, wrong) = (inner.clone(), Copies(wrong.copies));
+            return Box::pin(async move {
+                inner.count_wrong(range, wrong).await.map(|()| Reply::of::<Wrong>(Nothing {}))
+            });
+        }
+        if command.is::<Pending>() {
+            let inner = inner.clone();
+            return Box::pin(async move { inner.pending(range).await.map(Reply::of::<Pending>) });
+        }
         let done = if let Some(name) = command.args::<Fail>() {
             inner.fail(&name.member)
         } else if let Some(stale) = command.args::<Resync>() {
             inner.resync(stale.member.as_deref())
         } else if let Some(action) = command.args::<Scrub>() {
             inner.command_scrub(action)
+        } else if command.is::<Verified>() {
+            // The engine has checked the range. No resync waits for a verifier yet, so there is nothing to record.
+            Ok(())
         } else {
             Err(command.unknown_to(&inner.name))
         };

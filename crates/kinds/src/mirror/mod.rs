@@ -13,6 +13,7 @@
 //! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
+//! | `verifier.rs` | the commands of a device above that verifies bytes |
 //! | `compare.rs` | the comparison of the copies of one range |
 
 mod compare;
@@ -34,11 +35,12 @@ mod superblock_writer;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod verifier;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::Scrub;
+use block::control::copies::{Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
@@ -60,7 +62,8 @@ pub use scrub::{Repair, Scrubbed};
 use superblock_writer::SuperblockWriter;
 
 /// Commands of a mirror.
-const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
+const VERBS: &[&VerbInfo] =
+    &[Fail::INFO, Resync::INFO, Scrub::INFO, Wrong::INFO, Pending::INFO, Verified::INFO];
 
 /// The kind `mirror`: a device that keeps the same bytes on several members.
 pub const KIND: Kind = Kind {
