@@ -1,7 +1,7 @@
 //! The copies of a device's bytes, and their numbers.
 //!
-//! A device numbers its copies depth first. The copies of its first member come first, in the order of that member's own
-//! numbers; then those of the second member, and so on. Behind the copies of all members come the ways to compute a block
+//! A device numbers its copies depth first. The copies of its first member come first, in the member's own
+//! order; then those of the second member, and so on. Behind the copies of all members come the ways to compute a block
 //! from other blocks; no kind has any yet. A device without redundancy has copy 0 alone. The numbers of a device do not
 //! change while it is part of a graph, and do not depend on the state of its members.
 //!

@@ -26,7 +26,7 @@ pub enum Op {
         /// Buffer for the bytes; after completion, the buffer with the bytes.
         into: Buf,
         /// Copies that the device must not read, as long as it can read another copy. After completion, these copies and
-        /// the copy that was read. If parts of the range were read from different copies, all of them are added.
+        /// the copy that was read. If parts of the range were read from different copies, all these copies are added.
         avoid: Copies,
         /// Whether all copies of the bytes but those of this device have failed. A device that verifies may then return
         /// bytes that it cannot verify. A redundant device passes it on only when all of its own copies have failed.
@@ -34,7 +34,7 @@ pub enum Op {
     },
     /// Writes `data` to `range`, which has the same length. The buffer must not change after the request is
     /// submitted. A write that restores copies changes no content: the bytes of `data` are those of the device, and
-    /// only the named copies are written. The device is not submitted such a write if it has none of the copies.
+    /// only the named copies are written. A device that has none of the copies does not get the write.
     Write {
         /// Bytes of the device to write.
         range: ByteRange,

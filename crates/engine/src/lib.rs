@@ -494,7 +494,7 @@ impl Inner {
     }
 
     /// Counts a request that the device of `node` has carried out. A read of a device with one copy has read copy 0, so
-    /// such a device need not report it.
+    /// the device need not report it.
     #[inline]
     fn done(&self, entry: &Entry, node: &Node, result: &Result<()>) {
         node.counters.end(result.is_ok());

@@ -263,7 +263,7 @@ impl Pieces {
     }
 
     /// Returns the blocks that `piece` covers, with the bytes `part` in the place of `piece`; `None` stands for zeros. The
-    /// other bytes are not those of the copies in `avoid`.
+    /// other bytes come from copies that are not in `avoid`.
     async fn changed(&self, piece: ByteRange, part: Option<Buf>, avoid: Copies) -> Result<Buf> {
         let wide = self.widen(piece);
         let new = self.pool.scratch(wide.len() as usize).await?;

@@ -14,12 +14,14 @@ use block::{
 use fixedbitset::FixedBitSet;
 
 mod capability;
+mod surroundings;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
+pub use surroundings::{Surroundings, Upper, Verified};
 
 /// A kind of device: its options, its manual, and the functions that make a device.
 #[derive(Clone, Copy)]
@@ -401,13 +403,16 @@ pub struct MakerArgs<'m> {
     pub state: Rc<dyn StateStore>,
     /// The hand-over of the device that the new device replaces, if both have the same name and kind.
     pub before: Handover,
+    /// The devices around the device: whether its uppers verify its bytes, and where redundancy is.
+    pub around: Surroundings,
 }
 
 impl<'m> MakerArgs<'m> {
     /// Returns the inputs for a device without lowers, state and predecessor.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
-        Self { config, env, lowers: Vec::new(), state, before: None }
+        let around = Surroundings::default();
+        Self { config, env, lowers: Vec::new(), state, before: None, around }
     }
 }
 

@@ -56,7 +56,7 @@ impl Device for Leaf {
     }
 }
 
-/// A random device: its size in sectors, and which sector of which leaf each of its copies is.
+/// A random device. It maps each copy of its sectors to a sector of a leaf.
 enum Tree {
     Leaf(u32),
     Mirror(Vec<Tree>),

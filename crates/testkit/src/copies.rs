@@ -187,7 +187,7 @@ impl Copied<'_, '_> {
     }
 }
 
-fn part<'b>(bytes: &'b [u8], range: ByteRange, block: ByteRange) -> &'b [u8] {
+fn part(bytes: &[u8], range: ByteRange, block: ByteRange) -> &[u8] {
     let from = (block.start() - range.start()) as usize;
     &bytes[from..from + block.len() as usize]
 }

@@ -19,8 +19,8 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Returns the first [`RANGES_MAX`] of these ranges, of which some may overlap or touch; only those before `upto`, if
-    /// the ranges behind it are not known.
+    /// Joins ranges that overlap or touch, and returns the first [`RANGES_MAX`] of them; only those before `upto`, if the
+    /// ranges behind it are not known.
     pub fn of(mut ranges: Vec<ByteRange>, mut upto: Option<u64>) -> Self {
         ranges.sort_unstable_by_key(|range| range.start());
         let mut joined: Vec<(u64, u64)> = Vec::new();

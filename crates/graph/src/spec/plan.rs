@@ -9,16 +9,17 @@ use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
-    MakerArgs, Registry, TablePlan, Value,
+    MakerArgs, Registry, Surroundings, TablePlan, Value,
 };
 
+use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::{DEVICES_MAX, Spec};
-use super::reserves::{Reserves, standing_bytes};
+use super::reserves::{Reserves, standing};
 use super::tree::Word;
 use super::volumes::{Amended, FoundVolume, FoundVolumes, Inputs, deferred};
 
@@ -96,6 +97,8 @@ pub struct PlannedNode {
     pub words: String,
     /// Position of the entry of the disk or device in the spec.
     pub position: Position,
+    /// The devices around the node, as its kind learns them when the device is made.
+    pub around: Surroundings,
 }
 
 impl Planned {
@@ -344,10 +347,11 @@ impl Spec {
         for index in order {
             planner.draft(index).await;
         }
-        let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
-        planner.check_standing();
+        let exports: Vec<_> = exports.iter().filter_map(|export| planner.export(export)).collect();
+        planner.reserves.check_standing(&planner.nodes, &mut planner.log);
         planner.check_uses();
-        let Planner { nodes, log, .. } = planner;
+        let Planner { mut nodes, mut log, .. } = planner;
+        surround(&mut nodes, &exports, &mut log);
         let warnings = log.finish()?;
         let Spec { name, nbd, .. } = self.clone();
         let Nbd { listens, tls, max_connections } = nbd;
@@ -486,6 +490,7 @@ impl Planner<'_> {
             blank,
             words,
             position,
+            around: Surroundings::default(),
         })
     }
 
@@ -748,26 +753,6 @@ impl Planner<'_> {
         None
     }
 
-    /// Reports an error at the device that holds the most bytes of the buffer pool permanently, if all devices together
-    /// hold too many.
-    fn check_standing(&mut self) {
-        let held: Vec<_> = self.nodes.iter().map(standing_bytes).collect();
-        let (sum, most) = (held.iter().sum::<u64>(), self.reserves.standing_max());
-        let Some(index) = (0..held.len()).rev().max_by_key(|index| held[*index]) else { return };
-        if sum <= most {
-            return;
-        }
-        let (node, share) = (&self.nodes[index], write_size(held[index]));
-        let message = format!(
-            "the disks and devices hold {} of buffers permanently, {:?} alone {share}; the limit is {}. Next: serve \
-             some of them in another process",
-            write_size(sum),
-            node.name,
-            write_size(most)
-        );
-        self.log.error(node.position, message);
-    }
-
     fn check_uses(&mut self) {
         let used = self.places.iter().zip(&self.uses);
         let used = used.filter_map(|(place, uses)| Some((&self.nodes[(*place)?], uses)));
@@ -791,11 +776,6 @@ impl Planner<'_> {
             self.log.warning(node.position, message);
         }
     }
-}
-
-/// Returns the needs of a disk that holds `bytes` of the buffer pool.
-fn standing(bytes: usize) -> Needs {
-    Needs { standing_bytes: bytes.try_into().unwrap_or(u32::MAX), ..Needs::LEAF }
 }
 
 /// Whether the place of a device among the bytes of its lower depends on the devices planned before: its kind has an

@@ -89,6 +89,10 @@ pub const REGISTRY: Registry = Registry(&[
         &[option("size", SIZE, true), option("pack", ValueType::Switch, false)],
         plan_remap,
     ),
+    Kind {
+        capabilities: Capabilities { verifies: true, ..Capabilities::NONE },
+        ..device("sums", Lowers::One, &[], plan_same)
+    },
     device("cache", Lowers::One, &[option("bytes", ValueType::Size(1, 1 << 30), true)], plan_cache),
     Kind {
         capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },

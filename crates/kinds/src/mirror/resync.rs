@@ -356,7 +356,7 @@ impl Inner {
     /// so the members do not differ more than before, wherever it is interrupted.
     ///
     /// # Errors
-    /// `Faulted` if a member with such a copy takes no writes; the error of a member, which is marked as failed unless it
+    /// `Faulted` if a member with one of these copies takes no writes; the error of a member, which is marked as failed unless it
     /// is the last in sync.
     pub(super) async fn restore(
         &self,
@@ -378,11 +378,10 @@ impl Inner {
             let name = member.lower.name();
             let written = if member.takes_writes() {
                 let write = Op::Write { range, data: data.clone(), fua, restores };
-                self.put(index, write, &mut alone).await.map_err(|error| {
-                    let words = Member::words_of("restoring a copy", &error);
+                self.put(index, write, &mut alone).await.inspect_err(|error| {
+                    let words = Member::words_of("restoring a copy", error);
                     member.count_error();
                     self.retire(index, Cause::Request, words);
-                    error
                 })
             } else {
                 Err(error!(Faulted, "the member takes no writes, so its copy is not restored")

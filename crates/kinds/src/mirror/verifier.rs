@@ -9,7 +9,7 @@ use block::{ByteRange, Copies, ErrorKind, Lower, MemberState as State, Result};
 use super::device::Inner;
 
 impl Inner {
-    /// Counts wrong bytes in `copies` of `range` as a read error of each member with such a copy. A member that has copies
+    /// Counts wrong bytes in `copies` of `range` as a read error of each member that has one of them. A member that has copies
     /// of its own finds out which of its members it was.
     pub(super) async fn count_wrong(&self, range: ByteRange, copies: Copies) -> Result<()> {
         for (index, member) in self.members.iter().enumerate() {

@@ -77,7 +77,7 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Reads the ring, or one copy of it. Returns whether the device below has such a copy.
+    /// Reads the ring, or one copy of it. Returns whether the device below has that copy.
     async fn run(&mut self, only: Option<usize>) -> Result<bool> {
         let step = (step(self.lower) - step(self.lower) % SECTOR_BYTES) as u64;
         let avoid = only.map_or(Copies::NONE, Copies::all_but);
