@@ -1,14 +1,14 @@
 //! Tests the numbers of copies over random trees of mirrors and tables: a read gets the copy that it asks for, and no
 //! copy that it avoids; a write that restores copies reaches these copies alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::copies::{Numbers, Pending, Ranges, Verified, Wrong};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Member, Nothing, Verb};
-use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, ErrorKind, Info, Lower};
+use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, Error, ErrorKind, Info, Lower};
 use block::{MemberState, Needs, Op, Request, Result, State, push_extent};
 use kind::Value;
 use kinds::REGISTRY;
@@ -25,7 +25,16 @@ const CHUNK: u64 = 2 << 10;
 struct Leaf {
     number: u32,
     info: Info,
-    written: Rc<RefCell<Vec<Place>>>,
+    disks: Rc<Disks>,
+}
+
+/// State of all disks.
+#[derive(Default)]
+struct Disks {
+    /// The sectors that were written.
+    written: RefCell<Vec<Place>>,
+    /// Numbers of the disks, as bits, that fail each read but last resorts.
+    unverified: Cell<u64>,
 }
 
 fn stamp(leaf: u32, sector: u64) -> Vec<u8> {
@@ -40,6 +49,11 @@ impl Device for Leaf {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
+            Op::Read { last_resort: false, .. }
+                if self.disks.unverified.get() & (1 << self.number) != 0 =>
+            {
+                return Err(Error::new(ErrorKind::Io, "the bytes cannot be verified"));
+            }
             Op::Read { range, into, .. } => {
                 let sectors = range.start() / SECTOR..range.end() / SECTOR;
                 let bytes: Vec<u8> = sectors.flat_map(|at| stamp(self.number, at)).collect();
@@ -48,7 +62,7 @@ impl Device for Leaf {
             Op::Status { range, extents } => push_extent(extents, range.len(), State::Data),
             Op::Write { range, .. } => {
                 let sectors = range.start() / SECTOR..range.end() / SECTOR;
-                self.written.borrow_mut().extend(sectors.map(|at| (self.number, at)));
+                self.disks.written.borrow_mut().extend(sectors.map(|at| (self.number, at)));
             }
             Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush => {}
         }
@@ -140,32 +154,31 @@ impl Tree {
         places
     }
 
-    fn build(&self, graph: &mut Assembly, written: &Rc<RefCell<Vec<Place>>>) -> PartId {
+    fn build(&self, graph: &mut Assembly, disks: &Rc<Disks>) -> PartId {
         let text = |word: &str| Value::Text(word.to_owned());
         match self {
             Self::Leaf(number) => {
                 // Short requests need few buffers in deep trees.
                 let disk = Info::disk(DISK_BYTES, SECTOR as u32);
                 let info = Info { max_transfer: 8192, ..disk };
-                let leaf = Leaf { number: *number, info, written: written.clone() };
+                let leaf = Leaf { number: *number, info, disks: disks.clone() };
                 graph.adopt(&format!("leaf{number}"), Rc::new(leaf), Needs::LEAF, &[]).unwrap()
             }
             Self::Mirror(members) => {
-                let on: Vec<_> =
-                    members.iter().map(|member| member.build(graph, written)).collect();
+                let on: Vec<_> = members.iter().map(|member| member.build(graph, disks)).collect();
                 let trust = text(graph.name(on[0]));
                 graph.add("mirror", &[("trust", trust)], &on).unwrap()
             }
             Self::Concat(lowers) => {
-                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, written)).collect();
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, disks)).collect();
                 graph.add("concat", &[], &on).unwrap()
             }
             Self::Stripe(lowers) => {
-                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, written)).collect();
+                let on: Vec<_> = lowers.iter().map(|lower| lower.build(graph, disks)).collect();
                 graph.add("stripe", &[("chunk", Value::Size(CHUNK))], &on).unwrap()
             }
             Self::Linear(start, below) => {
-                let on = below.build(graph, written);
+                let on = below.build(graph, disks);
                 graph.add("linear", &[("start", Value::Size(start * SECTOR))], &[on]).unwrap()
             }
         }
@@ -179,8 +192,7 @@ struct Bench {
     tree: Tree,
     graph: Assembly,
     top: PartId,
-    /// The sectors of leaves that were written.
-    written: Rc<RefCell<Vec<Place>>>,
+    disks: Rc<Disks>,
 }
 
 impl Bench {
@@ -188,14 +200,14 @@ impl Bench {
         let world = SimWorld::new(seed);
         let order = Stream::new(seed, "order", 0);
         let mut graph = Assembly::new(&world.env(), REGISTRY, fuse, order).in_world(&world);
-        let written = Rc::default();
-        let top = tree.build(&mut graph, &written);
+        let disks = Rc::default();
+        let top = tree.build(&mut graph, &disks);
         // The members that are not trusted get a resync.
         world.run(world.env().now().after(Duration::from_secs(60))).unwrap();
         let lower = graph.lower(top);
         assert_eq!(lower.info().size, tree.sectors() * SECTOR);
         assert_eq!(lower.info().copies as usize, tree.copies().min(COPIES_MAX as usize));
-        Self { world, lower, tree, graph, top, written }
+        Self { world, lower, tree, graph, top, disks }
     }
 
     fn call(&self, op: Op) -> Done {
@@ -259,9 +271,9 @@ impl Bench {
     fn restore(&self, at: u64, sectors: u64, copies: Copies) -> Result<Vec<Place>> {
         let range = ByteRange::new(at * SECTOR, sectors * SECTOR).unwrap();
         let data = self.world.env().buf(range.len() as usize).unwrap();
-        self.written.take();
+        self.disks.written.take();
         self.call(Op::restore(range, data, copies)).result?;
-        let mut written = self.written.take();
+        let mut written = self.disks.written.take();
         written.sort_unstable();
         Ok(written)
     }
@@ -315,6 +327,26 @@ fn restore_of_copy_changes_no_member_and_fails_if_member_is_out_of_service() {
     assert_eq!(bench.restore(3, 1, Copies(0b10)).unwrap_err().kind(), ErrorKind::Faulted);
     assert_eq!(bench.restore(3, 1, Copies(0b01)).unwrap(), [(0, 3)]);
     assert_eq!(states(), [MemberState::InSync, MemberState::Failed]);
+}
+
+#[test]
+fn last_resort_reads_unverified_copy_only_after_all_copies_have_failed() {
+    let inner = Tree::Mirror(vec![Tree::Leaf(1), Tree::Leaf(2)]);
+    let bench = Bench::new(9, Tree::Mirror(vec![Tree::Leaf(0), inner]), false);
+    let read = |last_resort| {
+        let into = bench.world.env().buf(SECTOR as usize).unwrap();
+        let (range, avoid) = (sectors(0, 1), Copies::NONE);
+        let done = bench.call(Op::Read { range, into, avoid, last_resort });
+        let bytes = done.into_buf()?.read().to_vec();
+        Ok::<_, Error>((0..3).find(|leaf| bench.is(&bytes, (*leaf, 0))).unwrap())
+    };
+    for right in 0..3 {
+        bench.disks.unverified.set(0b111 & !(1 << right));
+        assert_eq!([read(true), read(true)], [Ok(right), Ok(right)], "one copy is verified");
+    }
+    bench.disks.unverified.set(0b111);
+    assert_eq!(read(false).unwrap_err().kind(), ErrorKind::Io);
+    assert!(read(true).is_ok());
 }
 
 fn sectors(at: u64, count: u64) -> ByteRange {
