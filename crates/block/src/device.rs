@@ -17,7 +17,8 @@ use crate::{ByteRange, Info, Report, Request, Result, VolumesVisitor};
 /// flush may be completed together with an earlier flush only if the earlier one has not been submitted yet. After a
 /// failed flush every later flush fails, for every upper, until the device is replaced by name. After a discard has
 /// completed, reads are stable: zeros or the old bytes, the same from every copy. A device that cannot guarantee this
-/// writes zeros, or refuses the discard. The device receives only requests that are in range, aligned and permitted
+/// writes zeros, or refuses the discard. A read may avoid copies, and a write may restore some; their numbers are those
+/// of [`crate::Copies`]. The device receives only requests that are in range, aligned and permitted
 /// ([`crate::check()`]). Every request completes exactly once.
 ///
 /// A kind consists of its `submit`: the code before an await runs before the requests to lowers, and the code after

@@ -3,8 +3,8 @@
 
 use crate::control::Resolved;
 use crate::{
-    Buf, ByteRange, Device, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request, Result, bail,
-    clip_extents,
+    Buf, ByteRange, Copies, Device, Env, Info, Lower, Mode, Needs, Op, RangeLock, Request, Result,
+    bail, clip_extents,
 };
 
 /// Length of the emulating device's buffer of zeros, in bytes.
@@ -21,7 +21,8 @@ pub struct Emulate {
 
 impl Emulate {
     /// Resources that one request needs in an emulating device.
-    pub const NEEDS: Needs = Needs { children: 1, scratch_copies: 2, ..Needs::LEAF };
+    pub const NEEDS: Needs =
+        Needs { children: 1, scratch_copies: 2, standing_bytes: ZEROS_BYTES as u32, ..Needs::LEAF };
 
     /// Creates an emulating device over `lower` with blocks of `block_size` bytes: a power of two from 512 up to the
     /// block size of the lower.
@@ -68,31 +69,38 @@ impl Emulate {
         Some(range.widen(block).expect("a device ends at a block boundary far below u64::MAX"))
     }
 
-    async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
+    async fn read(&self, request: &mut Op) -> Result<()> {
+        let range = request.range().expect("a read has a range");
         let Some(wide) = self.widened(range) else {
-            *into = self.lower.read(range, into.clone()).await?;
-            return Ok(());
+            return self.lower.forward(request).await;
         };
         let buf = self.env.pool().scratch(wide.len() as usize).await?;
-        let buf = self.lower.read(wide, buf).await?;
-        *into = buf.slice(within(wide, range));
+        let Op::Read { into, avoid, last_resort, .. } = request else {
+            unreachable!("only reads are read");
+        };
+        let (avoided, last_resort) = (*avoid, *last_resort);
+        let read = Op::Read { range: wide, into: buf, avoid: avoided, last_resort };
+        let done = self.lower.call(read).await;
+        *avoid = done.copies();
+        *into = done.into_buf()?.slice(within(wide, range));
         Ok(())
     }
 
     /// Writes `data` to `range`. Writes that share a block of the lower run one after the other, because each writes
-    /// the whole block.
-    async fn write(&self, range: ByteRange, data: Buf, fua: bool) -> Result<()> {
+    /// the whole block. A write that restores copies takes the rest of the block from another copy.
+    async fn write(&self, range: ByteRange, data: Buf, fua: bool, restores: Copies) -> Result<()> {
         let Some(wide) = self.widened(range) else {
             let _shared = self.lock.lock(range, Mode::Shared).await;
-            return self.lower.call(Op::Write { range, data, fua }).await.result;
+            return self.lower.call(Op::Write { range, data, fua, restores }).await.result;
         };
         let _alone = self.lock.lock(wide, Mode::Exclusive).await;
         let scratch = self.env.pool().scratch(wide.len() as usize).await?;
-        let old = self.lower.read(wide, scratch).await?;
+        let read = Op::Read { range: wide, into: scratch, avoid: restores, last_resort: false };
+        let old = self.lower.call(read).await.into_buf()?;
         let new = self.env.pool().scratch(wide.len() as usize).await?;
         new.write().copy_from_slice(&old.read());
         new.slice(within(wide, range)).write().copy_from_slice(&data.read());
-        self.lower.call(Op::Write { range: wide, data: new, fua }).await.result
+        self.lower.call(Op::Write { range: wide, data: new, fua, restores }).await.result
     }
 
     async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
@@ -105,7 +113,8 @@ impl Emulate {
         while at < range.end() {
             let piece = ByteRange::between(at, range.end().min(at + most))
                 .expect("bytes of the range are left to write");
-            self.write(piece, self.zeros.slice(0..piece.len() as usize), fua).await?;
+            let zeros = self.zeros.slice(0..piece.len() as usize);
+            self.write(piece, zeros, fua, Copies::NONE).await?;
             at = piece.end();
         }
         Ok(())
@@ -151,8 +160,10 @@ impl Device for Emulate {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { range, into, .. } => self.read(*range, into).await,
-            Op::Write { range, data, fua } => self.write(*range, data.clone(), *fua).await,
+            Op::Read { .. } => self.read(&mut request.op).await,
+            Op::Write { range, data, fua, restores } => {
+                self.write(*range, data.clone(), *fua, *restores).await
+            }
             Op::WriteZeroes { range, unmap, fua } => self.zero(*range, *unmap, *fua).await,
             Op::Discard { range, fua } => self.discard(*range, *fua).await,
             Op::Flush => self.lower.flush().await,

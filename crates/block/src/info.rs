@@ -37,6 +37,9 @@ pub struct Info {
     /// Whether a request to the device that its upper stopped waiting for can no longer write. A network may delay a
     /// write, which then lands on newer bytes. A device without a fence cannot be a member of a redundant device.
     pub fenced: bool,
+    /// Number of copies of each byte that the device offers to reads that avoid others, from 1 to
+    /// [`crate::COPIES_MAX`]. A device that does not pass on the copies of its lowers has 1.
+    pub copies: u32,
 }
 
 impl Info {
@@ -57,6 +60,7 @@ impl Info {
             discard_zeroes: false,
             survives_process: true,
             fenced: true,
+            copies: 1,
         }
     }
 
@@ -65,8 +69,8 @@ impl Info {
         self.size - self.padding as u64
     }
 
-    /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities. If
-    /// the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
+    /// Combines the facts about two lowers for a device over both: the larger block size, the weaker abilities, the
+    /// larger number of copies (that of a table; a redundant device computes its own). If the longest transfer of one lower is shorter than a block of the other, `max_transfer` becomes 0. The size is
     /// that of `self`; the device above computes its own.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -87,6 +91,7 @@ impl Info {
             discard_zeroes: self.discard_zeroes && other.discard_zeroes,
             survives_process: self.survives_process && other.survives_process,
             fenced: self.fenced && other.fenced,
+            copies: self.copies.max(other.copies),
         }
     }
 
@@ -99,20 +104,33 @@ impl Info {
     }
 }
 
-/// Resources that one request to a device may need, so that the graph can reserve them before the request begins.
+/// Resources that a device may need: for one request, so that the graph can reserve them before the request begins, and
+/// permanently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// Most requests to lowers that one request has in flight at the same time.
     pub children: u32,
     /// Most buffer bytes that one request needs beyond its own buffer, as a multiple of the request's length.
     pub scratch_copies: u32,
+    /// Most buffer bytes that one request needs besides, whatever its length: a page of metadata that the device reads,
+    /// for example. A buffer counts with its length, rounded up to a power of two of at least [`crate::BUF_ALIGN`].
+    pub scratch_bytes: u32,
+    /// Bytes of the buffer pool that the device holds or reserves from its opening on, without a request. The sum over a
+    /// graph has a limit.
+    pub standing_bytes: u32,
     /// Whether the requests to lowers that belong to one request have together at most its length.
     pub divides: bool,
 }
 
 impl Needs {
     /// The needs of a device without lowers.
-    pub const LEAF: Self = Self { children: 0, scratch_copies: 0, divides: false };
+    pub const LEAF: Self = Self {
+        children: 0,
+        scratch_copies: 0,
+        scratch_bytes: 0,
+        standing_bytes: 0,
+        divides: false,
+    };
 
     /// Returns the needs of a device whose requests have up to `children` requests to lowers in flight, and no
     /// buffers beyond their own.

@@ -8,6 +8,7 @@ pub mod answers;
 mod buf;
 mod check;
 pub mod control;
+mod copies;
 mod deadline;
 mod device;
 mod emulate;
@@ -44,6 +45,7 @@ pub use check::check;
 pub use control::{
     Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub, SpaceUse,
 };
+pub use copies::{COPIES_MAX, Copies, CopyNumbers};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
 pub use emulate::Emulate;
@@ -60,9 +62,7 @@ pub use patience::{NO_SPACE_MAX, Patience};
 pub use range::ByteRange;
 pub use range_lock::{Locked, Locking, Mode, RangeLock};
 pub use reason::Reason;
-pub use request::{
-    Copies, EXTENTS_MAX, Extent, Op, OpKind, Request, State, clip_extents, push_extent,
-};
+pub use request::{EXTENTS_MAX, Extent, Op, OpKind, Request, State, clip_extents, push_extent};
 pub use secret::{KeySource, SECRET_BYTES_MAX, Secret, Wanted, while_hidden};
 pub use state_store::{Found, NoStateStore, OnFailure, STATE_BYTES_MAX, StateStore, StoredState};
 pub use table::{

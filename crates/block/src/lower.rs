@@ -48,7 +48,8 @@ pub struct Done {
 }
 
 impl Done {
-    /// Returns the copies that a read must avoid to read another one than those so far.
+    /// Returns the copies that a read has avoided, and those that it has read: the copies that another read must avoid to
+    /// read other bytes. If the read has added none, it found no other copy than those to avoid.
     ///
     /// # Panics
     /// If the operation was no read.

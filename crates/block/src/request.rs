@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Buf, ByteRange};
+use crate::{Buf, ByteRange, Copies};
 
 /// A data request to a device. After completion the same value is returned to the upper, with the bytes that were
 /// read.
@@ -25,11 +25,16 @@ pub enum Op {
         range: ByteRange,
         /// Buffer for the bytes; after completion, the buffer with the bytes.
         into: Buf,
-        /// Copies that a redundant device should not read, if it has another copy.
+        /// Copies that the device must not read, as long as it can read another copy. After completion, these copies and
+        /// the copy that was read. If parts of the range were read from different copies, all these copies are added.
         avoid: Copies,
+        /// Whether all copies of the bytes but those of this device have failed. A device that verifies may then return
+        /// bytes that it cannot verify. A redundant device passes it on only when all of its own copies have failed.
+        last_resort: bool,
     },
     /// Writes `data` to `range`, which has the same length. The buffer must not change after the request is
-    /// submitted.
+    /// submitted. A write that restores copies changes no content: the bytes of `data` are those of the device, and
+    /// only the named copies are written. A device that has none of the copies does not get the write.
     Write {
         /// Bytes of the device to write.
         range: ByteRange,
@@ -37,6 +42,9 @@ pub enum Op {
         data: Buf,
         /// Whether the write must be durable at completion.
         fua: bool,
+        /// Copies that the write restores, because their bytes are wrong; empty for a write of new content. A device
+        /// with one copy carries out both in the same way.
+        restores: Copies,
     },
     /// Makes a range of the device read as zeros.
     WriteZeroes {
@@ -69,12 +77,18 @@ pub enum Op {
 impl Op {
     /// Creates a read of `range` into `into`, from any copy.
     pub fn read(range: ByteRange, into: Buf) -> Self {
-        Self::Read { range, into, avoid: Copies::NONE }
+        Self::Read { range, into, avoid: Copies::NONE, last_resort: false }
     }
 
     /// Creates a write of `data` to `range` that is durable only after a flush.
     pub fn write(range: ByteRange, data: Buf) -> Self {
-        Self::Write { range, data, fua: false }
+        Self::Write { range, data, fua: false, restores: Copies::NONE }
+    }
+
+    /// Creates a write of `data`, the bytes that the device has at `range`, to the copies in `restores` alone. The write
+    /// is durable only after a flush.
+    pub fn restore(range: ByteRange, data: Buf, restores: Copies) -> Self {
+        Self::Write { range, data, fua: false, restores }
     }
 
     /// Returns the byte range of the operation; `None` for a flush, which concerns the whole device.
@@ -128,6 +142,20 @@ impl Op {
         self.verb().writes()
     }
 
+    /// Whether the operation is a write that restores none of the first `count` copies: there is nothing to write for a
+    /// device that has no others.
+    pub fn restores_none_of(&self, count: u32) -> bool {
+        matches!(self, Self::Write { restores, .. }
+            if *restores != Copies::NONE && restores.and(Copies::first(count)) == Copies::NONE)
+    }
+
+    /// Adds `copies` to the copies that a read avoids or has read. Does nothing for any other operation.
+    pub fn add_copies(&mut self, copies: Copies) {
+        if let Self::Read { avoid, .. } = self {
+            *avoid = avoid.or(copies);
+        }
+    }
+
     /// Returns the operation for the bytes `part` of its range, with slices of the same buffers.
     ///
     /// # Panics
@@ -138,11 +166,14 @@ impl Op {
         let from = (part.start() - whole.start()) as usize;
         let bytes = from..from + part.len() as usize;
         match self {
-            Self::Read { into, avoid, .. } => {
-                Self::Read { range: part, into: into.slice(bytes), avoid: *avoid }
-            }
-            Self::Write { data, fua, .. } => {
-                Self::Write { range: part, data: data.slice(bytes), fua: *fua }
+            Self::Read { into, avoid, last_resort, .. } => Self::Read {
+                range: part,
+                into: into.slice(bytes),
+                avoid: *avoid,
+                last_resort: *last_resort,
+            },
+            Self::Write { data, fua, restores, .. } => {
+                Self::Write { range: part, data: data.slice(bytes), fua: *fua, restores: *restores }
             }
             Self::WriteZeroes { unmap, fua, .. } => {
                 Self::WriteZeroes { range: part, unmap: *unmap, fua: *fua }
@@ -198,32 +229,6 @@ impl OpKind {
 impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A set of copies of a redundant device, as bits: bit `n` for copy `n`. It can have copies 0 to 31.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Copies(pub u32);
-
-impl Copies {
-    /// The empty set of copies.
-    pub const NONE: Self = Self(0);
-
-    /// Whether copy `n` is in the set.
-    pub const fn has(self, n: usize) -> bool {
-        n < 32 && self.0 & (1 << n) != 0
-    }
-
-    /// Returns the set of all copies but copy `n`.
-    #[must_use]
-    pub const fn all_but(n: usize) -> Self {
-        Self(if n < 32 { !(1 << n) } else { u32::MAX })
-    }
-
-    /// Returns the set of copies with copy `n` added.
-    #[must_use]
-    pub const fn with(self, n: usize) -> Self {
-        Self(if n < 32 { self.0 | 1 << n } else { self.0 })
     }
 }
 

@@ -275,6 +275,16 @@ bugs! {
     BesideBeforeTail = "182",
     /// 183 a replay of a journal takes the payload of an unflushed record as it is
     PayloadUnverified = "183",
+    /// 190 a mirror does not translate the numbers of copies to avoid for its members
+    CopiesUntranslated = "190",
+    /// 191 a mirror writes to all members a write that restores one copy
+    RestoresAllCopies = "191",
+    /// 192 a mirror passes a last resort on before its own copies have failed
+    LastResortFirst = "192",
+    /// 193 a mirror does not count wrong bytes that a verifier reports
+    WrongUncounted = "193",
+    /// 194 a mirror hides from a verifier the regions in which copies may differ
+    PendingHidden = "194",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -1,6 +1,6 @@
 //! A group of requests to lowers that are in flight together. It has no deadline, and allocates no memory.
 
-use crate::{Buf, Child, Done, Error, Lower, Op, Result};
+use crate::{Buf, Child, Copies, Done, Error, Lower, Op, Result};
 
 /// Requests of one device to its lowers, with at most `N` in flight. The window waits for them in the order of their
 /// start.
@@ -12,6 +12,7 @@ pub struct Window<const N: usize> {
     /// Index of the oldest request.
     first: usize,
     len: usize,
+    copies: Copies,
     failed: Option<Error>,
 }
 
@@ -24,7 +25,7 @@ impl<const N: usize> Default for Window<N> {
 impl<const N: usize> Window<N> {
     /// Creates a window without requests in flight.
     pub const fn new() -> Self {
-        Self { begun: [const { None }; N], first: 0, len: 0, failed: None }
+        Self { begun: [const { None }; N], first: 0, len: 0, copies: Copies::NONE, failed: None }
     }
 
     /// Waits until the window can take one more request. Returns whether no request of the window has failed so far.
@@ -55,6 +56,9 @@ impl<const N: usize> Window<N> {
         self.first = (self.first + 1) % N;
         self.len -= 1;
         let Done { op, result } = child.await;
+        if let Op::Read { avoid, .. } = &op {
+            self.copies = self.copies.or(*avoid);
+        }
         match (result, op, into) {
             (Err(error), ..) => {
                 self.failed.get_or_insert(error);
@@ -91,11 +95,16 @@ impl<const N: usize> Window<N> {
     ///
     /// # Errors
     /// The error of the first failed request of the window, in the order of start.
-    pub async fn drain(mut self) -> Result<()> {
+    pub async fn drain(&mut self) -> Result<()> {
         while self.len > 0 {
             self.answer().await;
         }
-        self.failed.map_or(Ok(()), Err)
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Returns the copies that the completed reads of the window have avoided or read.
+    pub fn copies(&self) -> Copies {
+        self.copies
     }
 }
 

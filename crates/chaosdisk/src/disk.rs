@@ -219,7 +219,7 @@ impl Disk {
                 let io = DiskIo::Read { offset: range.start(), into: into.clone() };
                 self.io(io).await.result.map(drop)
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 let io = DiskIo::Write { offset: range.start(), data: data.clone(), fua: *fua };
                 self.io(io).await.result.map(drop)
             }

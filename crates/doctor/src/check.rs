@@ -197,6 +197,7 @@ pub(crate) async fn plan(
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
         absent: false,
+        standing_bytes: 0,
         words: String::new(),
     };
     let probed = named.iter().map(|(name, known)| (name.clone(), probed(known))).collect();

@@ -50,7 +50,7 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
             Reach::Here if top.knows(&command) => top.begin(command).await,
             Reach::Here => Err(command.unknown_to(&top.node.name)),
             _ if !whole.contains(range) => Err(top.beyond(&command)),
-            Reach::Range => at_all(&command, top.find(&command).await?).await,
+            Reach::Range | Reach::Known => at_all(&command, top.find(&command).await?).await,
             Reach::Bound { .. } => in_order(&command, top.find(&command).await?).await,
         }
     })
@@ -138,8 +138,10 @@ impl NodeRange {
         };
         let (mut found, mut rest) = (Vec::new(), Some(self.below));
         while let Some(range) = rest {
-            let Resolved::Places { all, upto, moves } = device.resolve(range).await? else {
-                return Err(command.unknown_to(&self.node.name));
+            let (all, upto, moves) = match device.resolve(range).await? {
+                Resolved::Places { all, upto, moves } => (all, upto, moves),
+                _ if lowers.is_empty() && matches!(command.verb().reach, Reach::Known) => break,
+                _ => return Err(command.unknown_to(&self.node.name)),
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
                 bail!(Unsupported, "{command:?} cannot pass {}, which moves bytes", self.node.name);

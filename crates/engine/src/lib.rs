@@ -25,8 +25,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use block::{
-    BufPool, ByteRange, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result, Table,
-    Waiter, bail, check,
+    BufPool, ByteRange, Copies, Done, Hooks, Info, Lower, Needs, Notify, Op, Push, Request, Result,
+    Table, Waiter, bail, check,
 };
 
 use arena::Arena;
@@ -477,6 +477,8 @@ impl Inner {
     ) -> Poll<Result<()>> {
         let polled = if node.closed.get() {
             Poll::Ready(Err(node.refusal()))
+        } else if entry.slot.with(|request| request.op.restores_none_of(node.info.copies)) {
+            Poll::Ready(Ok(()))
         } else {
             let waker = self.waker(index, entry);
             let outer = self.current.replace(entry.id.get());
@@ -491,12 +493,17 @@ impl Inner {
         polled
     }
 
-    /// Counts a request that the device of `node` has carried out.
+    /// Counts a request that the device of `node` has carried out. A read of a device with one copy has read copy 0, so
+    /// the device need not report it.
     #[inline]
     fn done(&self, entry: &Entry, node: &Node, result: &Result<()>) {
         node.counters.end(result.is_ok());
-        if let Err(error) = result {
-            self.failures.add_of_device(entry, node, error);
+        match result {
+            Ok(()) if node.info.copies == 1 => {
+                entry.slot.with(|request| request.op.add_copies(Copies::first(1)));
+            }
+            Ok(()) => {}
+            Err(error) => self.failures.add_of_device(entry, node, error),
         }
     }
 

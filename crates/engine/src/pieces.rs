@@ -198,53 +198,76 @@ impl Pieces {
     }
 
     /// Reads whole blocks with a buffer of the request's reserve.
-    async fn read_wide(&self, wide: ByteRange, avoid: Copies) -> Result<Buf> {
+    async fn read_wide(
+        &self,
+        wide: ByteRange,
+        avoid: Copies,
+        last_resort: bool,
+    ) -> Result<(Buf, Copies)> {
         let into = self.pool.scratch(wide.len() as usize).await?;
-        let done = self.lower.call(Op::Read { range: wide, into, avoid }).await;
-        done.result?;
-        let Op::Read { into, .. } = done.op else {
-            unreachable!("a request returns with its own operation")
-        };
-        Ok(into)
+        let done = self.lower.call(Op::Read { range: wide, into, avoid, last_resort }).await;
+        let copies = done.copies();
+        Ok((done.into_buf()?, copies))
     }
 
-    async fn read(&self, range: ByteRange, into: &Buf, avoid: Copies) -> Result<()> {
-        let mut rest = Some(range);
+    /// Reads `range` piece by piece, and adds the copies that were read to `copies`. Each piece avoids only the copies
+    /// that the request avoids.
+    async fn read(
+        &self,
+        range: ByteRange,
+        into: &Buf,
+        copies: &mut Copies,
+        last_resort: bool,
+    ) -> Result<()> {
+        let (mut rest, avoid) = (Some(range), *copies);
         while let Some(left) = rest {
             let piece = self.piece(left);
             let to = into.slice(within(range, piece));
-            if self.accepts(piece, &to) {
-                self.lower.call(Op::Read { range: piece, into: to, avoid }).await.result?;
+            let read = if self.accepts(piece, &to) {
+                let read = Op::Read { range: piece, into: to, avoid, last_resort };
+                let done = self.lower.call(read).await;
+                let read = done.copies();
+                done.result?;
+                read
             } else {
                 let wide = self.widen(piece);
-                let got = self.read_wide(wide, avoid).await?;
+                let (got, read) = self.read_wide(wide, avoid, last_resort).await?;
                 to.write().copy_from_slice(&got.slice(within(wide, piece)).read());
-            }
+                read
+            };
+            *copies = copies.or(read);
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
     }
 
     /// Writes `data` to `range`, of which the blocks are listed, piece by piece; `None` stands for zeros.
-    async fn write(&self, range: ByteRange, data: Option<&Buf>, fua: bool) -> Result<()> {
+    async fn write(
+        &self,
+        range: ByteRange,
+        data: Option<&Buf>,
+        fua: bool,
+        restores: Copies,
+    ) -> Result<()> {
         let mut rest = Some(range);
         while let Some(left) = rest {
             let piece = self.piece(left);
             let (wide, new) = match data.map(|data| data.slice(within(range, piece))) {
                 Some(part) if self.accepts(piece, &part) => (piece, part),
-                part => (self.widen(piece), self.changed(piece, part).await?),
+                part => (self.widen(piece), self.changed(piece, part, restores).await?),
             };
-            self.lower.call(Op::Write { range: wide, data: new, fua }).await.result?;
+            self.lower.call(Op::Write { range: wide, data: new, fua, restores }).await.result?;
             rest = ByteRange::between(piece.end(), range.end());
         }
         Ok(())
     }
 
-    /// Returns the blocks that `piece` covers, with the bytes `part` in the place of `piece`; `None` stands for zeros.
-    async fn changed(&self, piece: ByteRange, part: Option<Buf>) -> Result<Buf> {
+    /// Returns the blocks that `piece` covers, with the bytes `part` in the place of `piece`; `None` stands for zeros. The
+    /// other bytes come from copies that are not in `avoid`.
+    async fn changed(&self, piece: ByteRange, part: Option<Buf>, avoid: Copies) -> Result<Buf> {
         let wide = self.widen(piece);
         let new = self.pool.scratch(wide.len() as usize).await?;
-        self.read_ends(wide, piece, &new).await?;
+        self.read_ends(wide, piece, &new, avoid).await?;
         let to = new.slice(within(wide, piece));
         match part {
             None => to.write().fill(0),
@@ -254,7 +277,13 @@ impl Pieces {
     }
 
     /// Reads the blocks of `wide` that `piece` covers in part into their places in `new`: the first, the last, or both.
-    async fn read_ends(&self, wide: ByteRange, piece: ByteRange, new: &Buf) -> Result<()> {
+    async fn read_ends(
+        &self,
+        wide: ByteRange,
+        piece: ByteRange,
+        new: &Buf,
+        avoid: Copies,
+    ) -> Result<()> {
         let block = self.block();
         let (has_head, has_tail) = (wide.start() < piece.start(), piece.end() < wide.end());
         let head = ByteRange::between(wide.start(), wide.start() + block).filter(|_| has_head);
@@ -265,7 +294,7 @@ impl Pieces {
             ends => ends.into(),
         };
         for range in reads.into_iter().flatten() {
-            let old = self.read_wide(range, Copies::NONE).await?;
+            let (old, _) = self.read_wide(range, avoid, false).await?;
             new.slice(within(wide, range)).write().copy_from_slice(&old.read());
         }
         Ok(())
@@ -275,12 +304,12 @@ impl Pieces {
     /// device does.
     async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
         let Some(whole) = self.whole(range) else {
-            return self.write(range, None, fua).await;
+            return self.write(range, None, fua, Copies::NONE).await;
         };
         let head = ByteRange::between(range.start(), whole.start());
         let tail = ByteRange::between(whole.end(), range.end());
         for end in [head, tail].into_iter().flatten() {
-            self.write(end, None, fua).await?;
+            self.write(end, None, fua, Copies::NONE).await?;
         }
         self.lower.call(Op::WriteZeroes { range: whole, unmap, fua }).await.result
     }
@@ -307,10 +336,12 @@ impl Device for Pieces {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { range, into, avoid } => self.read(*range, into, *avoid).await,
-            Op::Write { range, data, fua } => {
+            Op::Read { range, into, avoid, last_resort } => {
+                self.read(*range, into, avoid, *last_resort).await
+            }
+            Op::Write { range, data, fua, restores } => {
                 let _listed = self.rewrite(*range).await;
-                self.write(*range, Some(data), *fua).await
+                self.write(*range, Some(data), *fua, *restores).await
             }
             Op::WriteZeroes { range, unmap, fua } => {
                 let _listed = self.rewrite(*range).await;

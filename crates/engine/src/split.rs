@@ -32,8 +32,8 @@ impl Split {
     }
 
     /// Sends a child request for each run of a read or write to its lower, in the order of addresses in the table, with
-    /// its part of the buffer.
-    async fn transfer(&self, op: &Op, range: ByteRange) -> Result<()> {
+    /// its part of the buffer. A read reports the copies that its parts have read.
+    async fn transfer(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         let mut window = Window::<WINDOW>::new();
         for run in self.table.map(range) {
             if !window.room().await {
@@ -43,7 +43,9 @@ impl Split {
             part.set_range(run.range);
             window.start(&self.lowers[usize::from(run.port.0)], part);
         }
-        window.drain().await
+        let done = window.drain().await;
+        op.add_copies(window.copies());
+        done
     }
 
     /// Sends child requests for the runs of a write zeroes or discard to their lowers. Adjacent runs of one lower
@@ -109,7 +111,7 @@ impl Device for Split {
             Op::Flush => self.flush().await,
             Op::Read { range, .. } | Op::Write { range, .. } => {
                 let range = *range;
-                self.transfer(&request.op, range).await
+                self.transfer(&mut request.op, range).await
             }
             Op::WriteZeroes { range, .. } | Op::Discard { range, .. } => {
                 let range = *range;

@@ -298,7 +298,8 @@ impl Graph {
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
         let making = |config| {
             let lowers = below.iter().map(|id| self.engine.lower(*id)).collect();
-            MakerArgs { lowers, ..MakerArgs::new(config, env) }
+            let around = plan.around.clone();
+            MakerArgs { lowers, around, ..MakerArgs::new(config, env) }
         };
         let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,

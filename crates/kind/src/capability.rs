@@ -16,17 +16,21 @@ pub struct Capabilities {
     /// Whether a device of the kind holds volumes ([`block::Device::volumes`]). Such a device may have no bytes of its
     /// own. Clients open its volumes by name, so it needs no export.
     pub holds_volumes: bool,
+    /// Whether a device of the kind verifies the bytes of its lowers: it never returns wrong bytes, and reads other copies
+    /// of bytes that are wrong.
+    pub verifies: bool,
 }
 
 impl Capabilities {
-    /// The facts of a kind that can lack no lower, names no members, moves no bytes, keeps no objects, and holds no
-    /// volumes.
+    /// The facts of a kind that can lack no lower, names no members, moves no bytes, keeps no objects, holds no
+    /// volumes, and verifies nothing.
     pub const NONE: Self = Self {
         can_lack: |_| 0,
         names_members: false,
         moves: None,
         keeps_objects: false,
         holds_volumes: false,
+        verifies: false,
     };
 }
 
@@ -78,6 +82,11 @@ impl Kind {
     pub fn made_size(&self) -> Option<&'static OptionSpec> {
         let is_size = |option: &&OptionSpec| matches!(option.value, ValueType::Size(..));
         self.options.iter().filter(|option| option.effect == Effect::Making).find(is_size)
+    }
+
+    /// Whether a device of this kind with so many `lowers` is redundant: it can lack a lower without a loss of data.
+    pub fn is_redundant(&self, lowers: usize) -> bool {
+        self.can_lack(lowers) > 0
     }
 
     /// Returns how many of its `lowers` a device of this kind can lack without a loss of data.

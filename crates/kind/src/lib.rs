@@ -14,12 +14,14 @@ use block::{
 use fixedbitset::FixedBitSet;
 
 mod capability;
+mod surroundings;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
+pub use surroundings::{Surroundings, Upper, Verified};
 
 /// A kind of device: its options, its manual, and the functions that make a device.
 #[derive(Clone, Copy)]
@@ -380,7 +382,8 @@ pub struct TablePlan {
 pub struct DevicePlan {
     /// Size, block size and abilities that the device will have.
     pub info: Info,
-    /// The most child requests and buffers that the device needs at once for one request.
+    /// The most child requests and buffers that the device needs at once for one request, and the buffers that it holds
+    /// permanently.
     pub needs: Needs,
 }
 
@@ -400,13 +403,16 @@ pub struct MakerArgs<'m> {
     pub state: Rc<dyn StateStore>,
     /// The hand-over of the device that the new device replaces, if both have the same name and kind.
     pub before: Handover,
+    /// The devices around the device: whether its uppers verify its bytes, and where redundancy is.
+    pub around: Surroundings,
 }
 
 impl<'m> MakerArgs<'m> {
     /// Returns the inputs for a device without lowers, state and predecessor.
     pub fn new(config: &'m DeviceConfig, env: &'m Env) -> Self {
         let state = Rc::new(NoStateStore::new(false));
-        Self { config, env, lowers: Vec::new(), state, before: None }
+        let around = Surroundings::default();
+        Self { config, env, lowers: Vec::new(), state, before: None, around }
     }
 }
 
@@ -539,6 +545,8 @@ pub struct DiskPlan {
     /// Identity of the disk's storage, by which the graph finds two disks on the same storage: an absolute path, or
     /// empty.
     pub identity: String,
+    /// Bytes of the buffer pool that the disk holds or reserves while it is open.
+    pub standing_bytes: usize,
     /// Properties of the disk, for people: `O_DIRECT`, `in memory`.
     pub words: String,
 }

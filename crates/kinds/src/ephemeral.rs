@@ -17,5 +17,6 @@ pub fn info(given: &DeviceConfig, size: &OptionSpec) -> Info {
 
 /// Returns the plan of a disk that does not outlive the process, so that every start creates it anew.
 pub fn plan(info: Info, words: &str) -> Plan<DiskPlan> {
-    Ok(DiskPlan { info, creates: true, identity: String::new(), words: words.to_owned() })
+    let (identity, words) = (String::new(), words.to_owned());
+    Ok(DiskPlan { info, creates: true, identity, standing_bytes: 0, words })
 }

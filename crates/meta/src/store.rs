@@ -62,6 +62,9 @@ struct OnDisk {
 }
 
 impl Store {
+    /// Bytes of the buffer pool that an open label reserves, so that every update of the label finds a buffer.
+    pub const STANDING_BYTES: usize = COPY_BYTES_MAX;
+
     /// Reads the label areas of the disk `lower`. Writes nothing.
     ///
     /// # Errors
@@ -85,7 +88,7 @@ impl Store {
             settled: Cell::new(false),
             updated: Cell::new(false),
             held: Default::default(),
-            _reserve: env.pool().reserve_until_drop(COPY_BYTES_MAX)?,
+            _reserve: env.pool().reserve_until_drop(Self::STANDING_BYTES)?,
         };
         Ok(Self { env: env.clone(), lower: lower.clone(), on_disk: Rc::new(on_disk) })
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{ByteRange, Env, Error, Notify, Op};
+use block::{ByteRange, Copies, Env, Error, Notify, Op};
 
 use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
@@ -230,7 +230,7 @@ impl Worker {
         let op = match change {
             Change::Write => {
                 let Ok(data) = self.env.pool().wait_for(range.len() as usize).await else { return };
-                Op::Write { range, data, fua }
+                Op::Write { range, data, fua, restores: Copies::NONE }
             }
             Change::Zero => Op::WriteZeroes { range, unmap: self.draw.below(2) == 0, fua },
             Change::Discard => Op::Discard { range, fua },

@@ -40,7 +40,12 @@ fn live_change_refuses_to_remove_last_member_in_sync() {
         let (turn, now) = (live.turn().await, live.now());
         let looked = rig.look(&text(&[1, 2], false), opening(true), now.labels.as_ref()).await;
         let (planned, probe) = looked?;
-        let write = client.send(Op::Write { range: piece(), data, fua: false });
+        let write = client.send(Op::Write {
+            range: piece(),
+            data,
+            fua: false,
+            restores: block::Copies::NONE,
+        });
         let ill = rig.disks[1].clone();
         env.spawn("a write", async move {
             write.await.result.expect("the other member has it");
@@ -231,7 +236,12 @@ fn graph_flush_before_close_waits_for_write_of_disconnected_client() {
     for byte in 1..20 {
         let data = rig.world.env().buf(PIECE).unwrap();
         data.write().fill(byte);
-        drop(rig.client(&live).send(Op::Write { range: piece(), data, fua: false }));
+        drop(rig.client(&live).send(Op::Write {
+            range: piece(),
+            data,
+            fua: false,
+            restores: block::Copies::NONE,
+        }));
         while !is_on(0, byte) {
             rig.pass(Duration::from_nanos(NS_MAX / 100));
         }
@@ -420,7 +430,11 @@ fn label_keeps_device_states_written_after_probe_of_change() {
         let (client, data) = (rig.client(&live), rig.world.env().buf(PIECE).unwrap());
         data.write().fill(0x5a);
         rig.disks[1].set_faults(Faults { write_error: 1_000_000, ..Faults::default() });
-        client.send(Op::Write { range: piece(), data, fua: true }).await.result.unwrap();
+        client
+            .send(Op::Write { range: piece(), data, fua: true, restores: block::Copies::NONE })
+            .await
+            .result
+            .unwrap();
         rig.disks[1].set_faults(Faults::default());
         live.change(&turn, planned, Some(probe), LIMIT).await
     };
@@ -496,7 +510,7 @@ fn mirror_write_does_not_wait_for_label_of_hung_disk() {
     let (env, begun) = (rig.world.env(), rig.world.env().now());
     let data = env.buf(PIECE).unwrap();
     data.write().fill(0x5a);
-    rig.call(&client, Op::Write { range: piece(), data, fua: true });
+    rig.call(&client, Op::Write { range: piece(), data, fua: true, restores: block::Copies::NONE });
     let took = env.now().since(begun);
     assert!(took < Duration::from_secs(3), "{took:?}");
     let now = live.now();

@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use block::BUF_MAX_BYTES;
+use block::{BUF_MAX_BYTES, COPIES_MAX};
 use sim::draw::Stream;
 use sim::workload::Mix;
 
 use crate::bench::Bench;
 use crate::commands::commands;
+use crate::copies::copies;
 use crate::refusal::{Broken, Refusal};
 use crate::strict::Inject;
 use crate::subject::Subject;
@@ -51,6 +52,7 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
             passed.run(subject, "overlaps", seed, fuse, overlaps)?;
             passed.run(subject, "long requests", seed, fuse, long_requests)?;
             passed.run(subject, "commands", seed, fuse, commands)?;
+            passed.run(subject, "copies", seed, fuse, copies)?;
             if !survives {
                 continue;
             }
@@ -136,7 +138,8 @@ fn facts(bench: &mut Bench) -> Result<(), Refusal> {
         && info.size.is_multiple_of(block)
         && info.max_transfer as usize <= BUF_MAX_BYTES
         && u64::from(info.max_transfer) >= block
-        && u64::from(info.preferred_io).is_multiple_of(block);
+        && u64::from(info.preferred_io).is_multiple_of(block)
+        && (1..=COPIES_MAX).contains(&info.copies);
     if !honest {
         return Err(Refusal::new(Broken::Facts, format_args!("{info:?}")));
     }

@@ -109,7 +109,9 @@ impl<'s> Bench<'s> {
         for (n, member) in opened.iter().enumerate() {
             let draw = Stream::new(seed, "strict", self.starts << 32 | n as u64);
             let most = self.subject.lowers[n].max_transfer;
-            let strict = Strict::new(&env, env.open(&open(n))?, most, &member.watch, draw);
+            let copies = Stream::new(seed, "copies of lowers", n as u64).within(1, 2) as u32;
+            let storage = env.open(&open(n))?;
+            let strict = Strict::new(&env, storage, (most, copies), &member.watch, draw);
             lowers.push(graph.adopt(&format!("lower{n}"), Rc::new(strict), Needs::LEAF, &[])?);
         }
         let top = (self.subject.build)(&mut graph, &lowers)?;

@@ -9,7 +9,7 @@ use crate::bench::{Bench, stuck};
 use crate::refusal::{Broken, Refusal};
 
 /// JSON arguments for commands: texts that no command accepts, values of every type, and members that do not exist.
-const ARGUMENTS: [&str; 15] = [
+const ARGUMENTS: [&str; 16] = [
     "",
     "{",
     "null",
@@ -25,6 +25,7 @@ const ARGUMENTS: [&str; 15] = [
     r#"{"action":"explode"}"#,
     r#"{"action":"pause"}"#,
     r#"{"action":"resume"}"#,
+    r#"{"copies":4294967295}"#,
 ];
 
 /// Longest virtual time that the battery waits for the answer to a command. A command without an answer by then is

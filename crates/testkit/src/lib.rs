@@ -8,6 +8,7 @@
 mod battery;
 mod bench;
 mod commands;
+mod copies;
 mod kept;
 pub mod nbd;
 pub mod recorded;

@@ -22,6 +22,8 @@ pub enum Broken {
     Payload,
     /// All lowers of a mirror have the same bytes when no request is in flight.
     Copies,
+    /// A read that avoids copies, a write that restores copies, and a last resort concern only the copies that they name.
+    Named,
     /// The device's size, block size and limits are valid and fit each other.
     Facts,
     /// The device does not panic.
@@ -65,6 +67,7 @@ impl fmt::Display for Broken {
             Self::Seam => "requests to a lower obey the lower's limits",
             Self::Payload => "the payload of a write is not changed in flight",
             Self::Copies => "all copies are equal when no request is in flight",
+            Self::Named => "requests that name copies concern these copies",
             Self::Facts => "the device's size, block size and limits are consistent",
             Self::Panic => "the device does not panic",
             Self::Builds => "the device can be opened",

@@ -8,12 +8,13 @@
 //! in flight.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use block::env::{DiskIo, Storage};
 use block::{
-    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Op, Request, Result, State, check,
+    Buf, ByteRange, Copies, Device, Env, Error, ErrorKind, Info, Op, Request, Result, State, check,
     push_extent,
 };
 use sim::draw::Stream;
@@ -46,6 +47,8 @@ pub struct Watch {
     pub inject: Cell<Option<Inject>>,
     /// Number of requests that the lower has failed on purpose.
     pub injected: Cell<u64>,
+    /// Whether the lower fails every read that is no last resort, as a verifier does that cannot verify the bytes.
+    pub unverified: Cell<bool>,
     /// The first violation by the device above: the broken rule and its description; `None` without a violation.
     pub offence: RefCell<Option<(Broken, String)>>,
 }
@@ -76,14 +79,18 @@ pub struct Strict {
     draw: Stream,
     reading: RefCell<Vec<Buf>>,
     flush_failed: Cell<bool>,
+    /// The blocks of copy 1 that differ from copy 0, which is on the disk. Only writes that restore one copy make them
+    /// differ.
+    second: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl Strict {
-    /// Creates a strict lower over the open disk `storage`.
+    /// Creates a strict lower over the open disk `storage` with these limits: its longest transfer in bytes, and its number
+    /// of copies, 1 or 2.
     pub fn new(
         env: &Env,
         storage: Rc<dyn Storage>,
-        max_transfer: u32,
+        (max_transfer, copies): (u32, u32),
         watch: &Rc<Watch>,
         draw: Stream,
     ) -> Self {
@@ -91,6 +98,7 @@ impl Strict {
         let info = Info {
             max_transfer,
             discard_zeroes: facts.discard_zeroes,
+            copies,
             ..Info::disk(facts.size, facts.block_size)
         };
         Self {
@@ -101,7 +109,73 @@ impl Strict {
             draw,
             reading: RefCell::default(),
             flush_failed: Cell::new(false),
+            second: RefCell::default(),
         }
+    }
+
+    fn blocks(&self, range: ByteRange) -> impl Iterator<Item = u64> + use<> {
+        let block = u64::from(self.info.block_size);
+        range.start() / block..range.end() / block
+    }
+
+    /// Draws the copy that a read returns, and adds it to `avoid`. A copy to avoid is drawn only if there is no other.
+    fn copy(&self, avoid: &mut Copies) -> usize {
+        let all: Vec<_> = (0..self.info.copies as usize).collect();
+        let left: Vec<_> = all.iter().copied().filter(|copy| !avoid.has(*copy)).collect();
+        let copy = self.draw.pick(if left.is_empty() { &all[..] } else { &left[..] });
+        *avoid = avoid.with(copy);
+        copy
+    }
+
+    /// Replaces the blocks of `into`, which has the bytes of copy 0, by those of copy 1.
+    fn overlay(&self, range: ByteRange, into: &Buf) {
+        let second = self.second.borrow();
+        for (number, bytes) in self.blocks(range).zip(into.write().chunks_mut(self.block())) {
+            if let Some(other) = second.get(&number) {
+                bytes.copy_from_slice(other);
+            }
+        }
+    }
+
+    fn block(&self) -> usize {
+        self.info.block_size as usize
+    }
+
+    /// Makes both copies of a range equal again.
+    fn make_equal(&self, range: ByteRange) {
+        let mut second = self.second.borrow_mut();
+        self.blocks(range).for_each(|number| drop(second.remove(&number)));
+    }
+
+    /// Carries out a write to the copies in `restores`, or to all copies if it is empty.
+    async fn write_copies(
+        &self,
+        range: ByteRange,
+        data: &Buf,
+        fua: bool,
+        restores: Copies,
+    ) -> Result<()> {
+        let only = |copy| self.info.copies == 2 && restores.has(copy) && !restores.has(1 - copy);
+        if only(1) {
+            self.keep_second(range, data);
+            return Ok(());
+        }
+        if only(0) {
+            let mut old = self.env.buf(data.len())?;
+            self.read(range, &mut old).await?;
+            self.overlay(range, &old);
+            self.keep_second(range, &old);
+            return self.write(range, data, fua).await;
+        }
+        self.write(range, data, fua).await?;
+        self.make_equal(range);
+        Ok(())
+    }
+
+    fn keep_second(&self, range: ByteRange, data: &Buf) {
+        let bytes = data.read();
+        let blocks = self.blocks(range).zip(bytes.chunks(self.block()).map(<[u8]>::to_vec));
+        self.second.borrow_mut().extend(blocks);
     }
 
     async fn read(&self, range: ByteRange, into: &mut Buf) -> Result<()> {
@@ -185,13 +259,27 @@ impl Device for Strict {
             return self.fail(request.op.verb().name()).await;
         }
         match &mut request.op {
-            Op::Read { range, into, .. } => self.read(*range, into).await,
-            Op::Write { range, data, fua } => self.write(*range, data, *fua).await,
+            Op::Read { last_resort: false, .. } if self.watch.unverified.get() => {
+                self.fail("read").await
+            }
+            Op::Read { range, into, avoid, .. } => {
+                let copy = self.copy(avoid);
+                self.read(*range, into).await?;
+                if copy == 1 {
+                    self.overlay(*range, into);
+                }
+                Ok(())
+            }
+            Op::Write { range, data, fua, restores } => {
+                self.write_copies(*range, data, *fua, *restores).await
+            }
             Op::WriteZeroes { range, unmap, fua } => {
                 let (range, unmap) = (*range, *unmap);
+                self.make_equal(range);
                 self.without_payload(DiskIo::Zero { range, unmap }, *fua).await
             }
             Op::Discard { range, fua } => {
+                self.make_equal(*range);
                 self.without_payload(DiskIo::Discard { range: *range }, *fua).await
             }
             Op::Flush => self.flush(fails).await,

@@ -5,6 +5,7 @@
 //! [`copies`], [`job`] and [`state`]. The range, the client and the number of a command are separate from its
 //! arguments, so tables, hooks and remote disks can pass on commands that they do not know.
 
+mod ranges;
 mod report;
 mod shared;
 mod verb;

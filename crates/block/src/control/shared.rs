@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Health, Reach, Verb, VerbInfo};
+use super::{Health, Part, Reach, Verb, VerbInfo};
+use crate::{Result, error};
 
 /// The arguments of a command that needs none, or the answer to a command that only succeeds or fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -59,6 +60,10 @@ pub mod member {
 /// Verbs of commands to devices with copies.
 pub mod copies {
     use super::*;
+    #[cfg(doc)]
+    use crate::Copies;
+
+    pub use crate::control::ranges::{RANGES_MAX, Ranges};
 
     /// The verb that reads and compares all copies of a device, and reports the blocks that differ.
     pub struct Scrub;
@@ -90,6 +95,71 @@ pub mod copies {
         );
         type Args = Action;
         type Answer = Nothing;
+    }
+
+    /// The verb with which a device that verifies bytes reports that copies have wrong bytes. The redundant device below
+    /// counts them as read errors of its members. Between devices; not for people.
+    pub struct Wrong;
+
+    /// Arguments of [`Wrong`]: the copies.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    pub struct Numbers {
+        /// The copies with wrong bytes, as bits ([`Copies`]).
+        pub copies: u32,
+    }
+
+    impl Verb for Wrong {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "copies.wrong",
+            "report that copies have wrong bytes",
+            "copies",
+            Reach::Known,
+        );
+        type Args = Numbers;
+        type Answer = Nothing;
+
+        fn merge(parts: Vec<Part<Nothing>>) -> Result<Nothing> {
+            let first = parts.first().map(|part| part.answer);
+            first.ok_or_else(|| error!(Unsupported, "no device below has copies of these bytes"))
+        }
+    }
+
+    /// The verb that returns the ranges of a device in which copies may differ, because of an unclean stop or because a
+    /// member returns. Between devices; not for people.
+    pub struct Pending;
+
+    impl Verb for Pending {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "copies.pending",
+            "list the ranges in which copies may differ",
+            "copies",
+            Reach::Known,
+        );
+        type Args = Nothing;
+        type Answer = Ranges;
+
+        fn merge(parts: Vec<Part<Ranges>>) -> Result<Ranges> {
+            Ok(Ranges::merge(&parts))
+        }
+    }
+
+    /// The verb with which a device that verifies bytes reports that it has read all copies of a range, and has restored
+    /// the wrong ones. Between devices; not for people.
+    pub struct Verified;
+
+    impl Verb for Verified {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "copies.verified",
+            "report that all copies of a range were verified",
+            "copies",
+            Reach::Known,
+        );
+        type Args = Nothing;
+        type Answer = Nothing;
+
+        fn merge(_: Vec<Part<Nothing>>) -> Result<Nothing> {
+            Ok(Nothing {})
+        }
     }
 }
 

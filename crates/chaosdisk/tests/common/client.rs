@@ -53,7 +53,16 @@ impl Volume {
     pub fn try_write(&self, core: &Core, at: u64, bytes: &[u8], fua: bool) -> Result<()> {
         let data = self.env.buf(bytes.len()).unwrap();
         data.write().copy_from_slice(bytes);
-        self.call(core, Op::Write { range: range(at, bytes.len() as u64), data, fua }).map(drop)
+        self.call(
+            core,
+            Op::Write {
+                range: range(at, bytes.len() as u64),
+                data,
+                fua,
+                restores: block::Copies::NONE,
+            },
+        )
+        .map(drop)
     }
 
     pub fn write(&self, core: &Core, at: u64, bytes: &[u8]) {

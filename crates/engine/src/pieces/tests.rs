@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use block::{
-    Buf, BufPool, ByteRange, Device, Error, ErrorKind, Extent, Info, Needs, Notify, Op, OpKind,
-    Request, Result, State,
+    Buf, BufPool, ByteRange, Copies, Device, Error, ErrorKind, Extent, Info, Needs, Notify, Op,
+    OpKind, Request, Result, State,
 };
 
 use super::PIECE_BYTES;
@@ -300,7 +300,7 @@ fn unaligned_write_reads_only_blocks_at_its_ends_and_keeps_fua() {
     for (at, read, written) in cases {
         for fua in [false, true] {
             let data = bench.buf(&vec![7; at.len() as usize]);
-            bench.call(Op::Write { range: at, data, fua }).1.unwrap();
+            bench.call(Op::Write { range: at, data, fua, restores: Copies::NONE }).1.unwrap();
             let mut log: Vec<_> = read.iter().map(|range| (OpKind::Read, *range, false)).collect();
             log.push((OpKind::Write, written, fua));
             assert_eq!(bench.log(), log, "{at}");
@@ -497,7 +497,10 @@ fn request_above_longest_transfer_is_divided_without_copy() {
     let at = range(1024, 300_544);
     let buf = bench.buf(&data);
     let used = bench.pool.used_bytes();
-    bench.call(Op::Write { range: at, data: buf.clone(), fua: true }).1.unwrap();
+    bench
+        .call(Op::Write { range: at, data: buf.clone(), fua: true, restores: Copies::NONE })
+        .1
+        .unwrap();
     let pieces = [range(1024, 100_352), range(101_376, 100_352), range(201_728, 99_840)];
     assert_eq!(bench.log(), pieces.map(|piece| (OpKind::Write, piece, true)));
     assert_eq!(bench.pool.used_bytes(), used);

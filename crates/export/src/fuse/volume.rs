@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use block::env::{Channel, stopped};
-use block::{ByteRange, Copies, Error, ErrorKind, Memory, Notify, Op, Request, Result, bail};
+use block::{ByteRange, Error, ErrorKind, Memory, Notify, Op, Request, Result, bail};
 use engine::{Share, Sink};
 use wire::fuse::{
     Call, Facts, Init, MAX_WRITE_BYTES, MINOR_SPOKEN, Node, PAGE_BYTES, RESENT, Reply, VOLUME_NAME,
@@ -285,7 +285,7 @@ impl Inner {
             }
             Ok(Next::Read(unique, range)) => {
                 let into = Memory::Client.buf(self.export.env.pool(), range.len() as usize).await?;
-                self.begin(unique, Op::Read { range, into, avoid: Copies::NONE }).await;
+                self.begin(unique, Op::read(range, into)).await;
                 Ok(())
             }
             Ok(Next::Write(unique, range)) => {

@@ -23,8 +23,10 @@ pub fn op_of(header: &RequestHeader, buf: Option<Buf>) -> Op {
     let fua = header.flags.has(CommandFlags::FUA);
     let buf = || buf.expect("a read or write has a buffer");
     match header.command {
-        Command::Read => Op::Read { range: range_of(header), into: buf(), avoid: Copies::NONE },
-        Command::Write => Op::Write { range: range_of(header), data: buf(), fua },
+        Command::Read => Op::read(range_of(header), buf()),
+        Command::Write => {
+            Op::Write { range: range_of(header), data: buf(), fua, restores: Copies::NONE }
+        }
         Command::Flush => Op::Flush,
         Command::BlockStatus => Op::Status { range: range_of(header), extents: Vec::new() },
         Command::Trim | Command::WriteZeroes => zeroing(header, range_of(header)),

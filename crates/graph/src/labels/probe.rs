@@ -435,6 +435,7 @@ impl Probe {
                 info: Info::disk(known.data_bytes, known.block_size),
                 created: false,
                 absent: true,
+                standing_bytes: 0,
                 words: "not found".to_owned(),
             },
         }
@@ -502,7 +503,13 @@ impl ProbeResult {
         let info = Info { read_only: *read_only, ..Info::disk(*size, *block_size) };
         let is_there = !matches!(content, DiskContent::Missing(_));
         Self {
-            facts: is_there.then_some(DiskPlan { info, creates, identity, words }),
+            facts: is_there.then_some(DiskPlan {
+                info,
+                creates,
+                identity,
+                standing_bytes: 0,
+                words,
+            }),
             ..Self::at(disk)
         }
     }
@@ -537,6 +544,7 @@ impl ProbeResult {
             info: Info { size: data_bytes, ..facts.info.clone() },
             created: facts.creates,
             absent: false,
+            standing_bytes: facts.standing_bytes,
             words: facts.words.clone(),
         }
     }
@@ -611,7 +619,8 @@ async fn in_use_or_not(
         // The disk may be present although it cannot be opened again: a server may accept one client only, or a file
         // may have another name by now.
         let info = in_use.open.lower.info().clone();
-        let plan = DiskPlan { info, creates: false, words: String::new(), identity };
+        let (words, standing_bytes) = Default::default();
+        let plan = DiskPlan { info, creates: false, identity, standing_bytes, words };
         return Ok((plan, Some(in_use)));
     }
     let in_use = probed.as_ref().ok().and_then(|plan| running.in_use(disk.kind, &plan.identity));

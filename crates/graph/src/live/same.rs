@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kind::Effect;
+use kind::{Effect, Verified};
 
 use crate::spec::{Planned, PlannedNode};
 
@@ -33,5 +33,16 @@ fn is_same(old: &PlannedNode, new: &PlannedNode) -> bool {
         // A disk that was absent may be present by now.
         && old.words == new.words
         // A disk that the start created exists by now.
+        && knows_around(old) == knows_around(new)
         && old.given.has_options_of(&new.given, new.kind, Effect::is_lasting)
+}
+
+/// Returns the facts about the surroundings of a node that count for its kind: for a redundant device, whether its uppers
+/// verify; for a device that verifies, where redundancy is.
+fn knows_around(node: &PlannedNode) -> (Option<Verified>, Option<(bool, bool)>) {
+    let around = &node.around;
+    let is_redundant = node.kind.is_redundant(node.lowers.len());
+    let redundancy = (around.redundancy_above, around.redundancy_below);
+    let verifies = node.kind.capabilities.verifies;
+    (is_redundant.then(|| around.verified()), verifies.then_some(redundancy))
 }

@@ -95,6 +95,7 @@ impl Draft {
             blank: false,
             words: String::new(),
             position: Position { line: 1, column: 1 },
+            around: kind::Surroundings::default(),
         });
         self
     }

@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod around;
 mod disks;
 mod draft;
 mod edit;

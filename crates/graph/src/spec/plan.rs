@@ -9,16 +9,17 @@ use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
-    MakerArgs, Registry, TablePlan, Value,
+    MakerArgs, Registry, Surroundings, TablePlan, Value,
 };
 
+use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
 use super::parse::{DEVICES_MAX, Spec};
-use super::reserves::Reserves;
+use super::reserves::{Reserves, standing};
 use super::tree::Word;
 use super::volumes::{Amended, FoundVolume, FoundVolumes, Inputs, deferred};
 
@@ -96,6 +97,8 @@ pub struct PlannedNode {
     pub words: String,
     /// Position of the entry of the disk or device in the spec.
     pub position: Position,
+    /// The devices around the node, as its kind learns them when the device is made.
+    pub around: Surroundings,
 }
 
 impl Planned {
@@ -169,6 +172,8 @@ pub struct KnownDisk {
     pub created: bool,
     /// Whether the start has not found the disk.
     pub absent: bool,
+    /// Bytes of the buffer pool that the kind of the disk holds or reserves while the disk is open.
+    pub standing_bytes: usize,
     /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
 }
@@ -342,9 +347,11 @@ impl Spec {
         for index in order {
             planner.draft(index).await;
         }
-        let exports = exports.iter().filter_map(|export| planner.export(export)).collect();
+        let exports: Vec<_> = exports.iter().filter_map(|export| planner.export(export)).collect();
+        planner.reserves.check_standing(&planner.nodes, &mut planner.log);
         planner.check_uses();
-        let Planner { nodes, log, .. } = planner;
+        let Planner { mut nodes, mut log, .. } = planner;
+        surround(&mut nodes, &exports, &mut log);
         let warnings = log.finish()?;
         let Spec { name, nbd, .. } = self.clone();
         let Nbd { listens, tls, max_connections } = nbd;
@@ -483,6 +490,7 @@ impl Planner<'_> {
             blank,
             words,
             position,
+            around: Surroundings::default(),
         })
     }
 
@@ -556,14 +564,16 @@ impl Planner<'_> {
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {
-                let KnownDisk { info, created, words, .. } = self.probed[&given.name].clone();
-                Answer { created, words, ..plain(info) }
+                let KnownDisk { info, created, standing_bytes, words, .. } =
+                    self.probed[&given.name].clone();
+                Answer { created, needs: standing(standing_bytes), words, ..plain(info) }
             }
             (Maker::Disk { plan, .. }, _) => {
                 let disk = self.log_faults(draft, plan(given, self.env).await)?;
                 let info = self.data(draft, &disk)?;
                 self.check_identity(index, disk.identity)?;
-                Answer { created: disk.creates, words: disk.words, ..plain(info) }
+                let (created, needs) = (disk.creates, standing(disk.standing_bytes));
+                Answer { created, needs, words: disk.words, ..plain(info) }
             }
             (Maker::Volume, _) => {
                 let Some(FoundVolume { info, .. }) = self.volumes[&given.name].clone() else {
@@ -574,7 +584,8 @@ impl Planner<'_> {
                     return None;
                 };
                 // Its requests go to the lowers of the device that holds it, as those of the device do.
-                Answer { needs: self.nodes[lowers[0]].needs, ..Answer::unknown(info) }
+                let needs = Needs { standing_bytes: 0, ..self.nodes[lowers[0]].needs };
+                Answer { needs, ..Answer::unknown(info) }
             }
             (Maker::Table(_) | Maker::Hooks { .. }, None) => {
                 unreachable!("the draft checked that {} has lower devices", kind.name)

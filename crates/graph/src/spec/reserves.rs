@@ -1,10 +1,12 @@
 //! The engine reserves that the devices of a plan need, computed as the engine does when it admits requests.
 
+use block::units::write_size;
 use block::{Emulate, Needs, Port, Result, Table};
 use engine::Reserve;
 use kind::Maker;
 
 use super::PlannedNode;
+use super::fault::Log;
 use crate::fusion::Fusion;
 
 /// The reserve that a request needs in a planned node and in all nodes beneath it.
@@ -27,6 +29,26 @@ impl Reserves {
     /// Returns an empty list. `pool_bytes` is the size of the pool from which requests take their buffers.
     pub fn new(pool_bytes: usize) -> Self {
         Self { nodes: Vec::new(), pool_bytes }
+    }
+
+    /// Reports an error at the node that holds the most bytes of the buffer pool permanently, if all nodes together hold
+    /// too many.
+    pub fn check_standing(&self, nodes: &[PlannedNode], log: &mut Log) {
+        let held: Vec<_> = nodes.iter().map(standing_bytes).collect();
+        let (sum, most) = (held.iter().sum::<u64>(), Reserve::standing_max(self.pool_bytes) as u64);
+        let Some(index) = (0..held.len()).rev().max_by_key(|index| held[*index]) else { return };
+        if sum <= most {
+            return;
+        }
+        let (node, share) = (&nodes[index], write_size(held[index]));
+        let message = format!(
+            "the disks and devices hold {} of buffers permanently, {:?} alone {share}; the limit is {}. Next: serve \
+             some of them in another process",
+            write_size(sum),
+            node.name,
+            write_size(most)
+        );
+        log.error(node.position, message);
     }
 
     /// Adds the next node of the plan, and returns its reserve.
@@ -81,6 +103,21 @@ impl Reserves {
         let reserve = Reserve::of_table(&fusion.fused, block, &below);
         NodeReserve { reserve, below_label: reserve, fusion: Some(fusion) }
     }
+}
+
+/// Returns the needs of a disk that holds `bytes` of the buffer pool.
+pub(super) fn standing(bytes: usize) -> Needs {
+    Needs { standing_bytes: bytes.try_into().unwrap_or(u32::MAX), ..Needs::LEAF }
+}
+
+/// Returns the bytes of the buffer pool that a planned node holds permanently: those of its kind, of its label, and of
+/// the device that emulates the requests which a disk does not support.
+fn standing_bytes(node: &PlannedNode) -> u64 {
+    let is_disk = matches!(node.kind.maker, Maker::Disk { .. });
+    let emulates = is_disk && !node.absent && Emulate::is_needed(&node.info, node.info.block_size);
+    u64::from(node.needs.standing_bytes)
+        + if emulates { u64::from(Emulate::NEEDS.standing_bytes) } else { 0 }
+        + if node.has_label() { meta::Store::STANDING_BYTES as u64 } else { 0 }
 }
 
 impl NodeReserve {

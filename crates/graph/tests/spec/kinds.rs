@@ -90,6 +90,11 @@ pub const REGISTRY: Registry = Registry(&[
         plan_remap,
     ),
     Kind {
+        capabilities: Capabilities { verifies: true, ..Capabilities::NONE },
+        ..device("sums", Lowers::One, &[], plan_same)
+    },
+    device("cache", Lowers::One, &[option("bytes", ValueType::Size(1, 1 << 30), true)], plan_cache),
+    Kind {
         capabilities: Capabilities { holds_volumes: true, ..Capabilities::NONE },
         ..device("pool", Lowers::One, &[], plan_pool)
     },
@@ -193,13 +198,15 @@ fn plan_file(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
     let facts = env.probe(&open).map_err(|error| vec![Fault::new(key, error.to_string())])?;
     let size = given.size(&named("size")).unwrap_or(facts.size);
     let info = Info { read_only: open.read_only, ..Info::disk(size, facts.block_size) };
-    Ok(DiskPlan { info, creates: facts.created, identity: path.into(), words: facts.words })
+    let (identity, words) = (path.into(), facts.words);
+    Ok(DiskPlan { info, creates: facts.created, identity, standing_bytes: 0, words })
 }
 
 fn plan_memory(given: &DeviceConfig, _: &Env) -> Plan<DiskPlan> {
     let size = given.size(&named("memory")).or(given.size(&named("null"))).unwrap_or(0);
     let info = Info::disk(size - size % 512, 512);
-    Ok(DiskPlan { info, creates: true, identity: String::new(), words: "in memory".into() })
+    let (identity, words) = (String::new(), "in memory".into());
+    Ok(DiskPlan { info, creates: true, identity, standing_bytes: 0, words })
 }
 
 fn whole(option: &'static str, table: std::result::Result<Table, TableError>) -> Plan<TablePlan> {
@@ -249,6 +256,13 @@ fn plan_remap(given: &DeviceConfig) -> Plan<DevicePlan> {
     Ok(DevicePlan { needs: Needs::children(8), ..plan_same(given)? })
 }
 
+/// Plans a device that holds `bytes` of the buffer pool permanently.
+fn plan_cache(given: &DeviceConfig) -> Plan<DevicePlan> {
+    let standing_bytes = given.size(&named("bytes")).unwrap_or(0) as u32;
+    let planned = plan_same(given)?;
+    Ok(DevicePlan { needs: Needs { standing_bytes, ..planned.needs }, ..planned })
+}
+
 /// Plans a device that has volumes and no bytes of its own.
 fn plan_pool(given: &DeviceConfig) -> Plan<DevicePlan> {
     let planned = plan_same(given)?;
@@ -272,7 +286,7 @@ fn plan_mirror(given: &DeviceConfig) -> Plan<DevicePlan> {
 struct Looks(BufPool);
 
 pub fn env() -> Env {
-    Env::new(Rc::new(Looks(BufPool::new(0, 0))))
+    Env::new(Rc::new(Looks(BufPool::new(256 << 20, 0))))
 }
 
 impl World for Looks {

@@ -8,6 +8,7 @@ use block::units::{
     format_duration, format_exact, format_size, parse_size, write_duration, write_size,
 };
 use graph::spec::{Listen, Planned, Position, Role, Severity, Spec};
+use kind::{Upper, Verified};
 
 use super::kinds;
 
@@ -272,4 +273,28 @@ fn spec_manual_page_has_limits_and_valid_example() {
         assert!(page.contains(&format!("| {what} | {said} |")), "{what}");
         assert_eq!(said, is, "{what}");
     }
+}
+
+#[test]
+fn plan_informs_device_of_verifying_uppers_and_of_redundancy() {
+    let disks = "[disk]\nd = { memory = \"1GiB\" }\ne = { memory = \"1GiB\" }\n";
+    let around = |devices: &str, name: &str| {
+        let all = planned(&format!("{disks}[device]\n{devices}\n[export]\nv = {{ on = \"top\" }}"));
+        let node = all.nodes.into_iter().find(|node| node.name == name);
+        node.unwrap().around
+    };
+    let above = "m = { kind = \"mirror\", on = [\"d\", \"e\"] }\n\
+                 p = { kind = \"pass\", on = \"m\" }\n\
+                 top = { kind = \"sums\", on = \"p\" }";
+    let m = around(above, "m");
+    assert_eq!(m.uppers, [Upper { name: "p".to_owned(), verifies: true }]);
+    assert_eq!(m.verified(), Verified::Always);
+    let top = around(above, "top");
+    assert_eq!((top.redundancy_above, top.redundancy_below), (false, true));
+    assert_eq!(top.verified(), Verified::Never, "nothing verifies above it");
+    let below = "s = { kind = \"sums\", on = \"d\" }\nt = { kind = \"sums\", on = \"e\" }\n\
+                 top = { kind = \"mirror\", on = [\"s\", \"t\"] }";
+    let s = around(below, "s");
+    assert_eq!((s.redundancy_above, s.redundancy_below), (true, false));
+    assert_eq!(around(below, "top").verified(), Verified::Never);
 }

@@ -8,8 +8,8 @@ use block::control::{Command, Reply, Resolved, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Device, Env, Handover, Info, Lower, Op, Report, Request, Result, Secret, State,
-    push_extent,
+    Buf, ByteRange, Copies, Device, Env, Handover, Info, Lower, Op, Report, Request, Result,
+    Secret, State, push_extent,
 };
 
 use super::keys::Keys;
@@ -104,11 +104,11 @@ impl Crypt {
         }
     }
 
-    async fn write(&self, range: ByteRange, data: &Buf, fua: bool) -> Result<()> {
+    async fn write(&self, range: ByteRange, data: &Buf, fua: bool, restores: Copies) -> Result<()> {
         // Encrypt into another buffer, because other devices may still read the payload of the request.
         let sealed = self.env.pool().scratch(data.len()).await?;
         self.apply(Way::Encrypt, range.start(), data, &sealed).await?;
-        self.lower.call(Op::Write { range, data: sealed, fua }).await.result
+        self.lower.call(Op::Write { range, data: sealed, fua, restores }).await.result
     }
 
     /// Writes encrypted zeros over `range`. The lower cannot distinguish them from other data.
@@ -120,7 +120,8 @@ impl Crypt {
             let sealed = self.env.pool().scratch(piece.len() as usize).await?;
             sealed.write().fill(0);
             self.apply_here(Way::Encrypt, at, &sealed, &sealed);
-            self.lower.call(Op::Write { range: piece, data: sealed, fua }).await.result?;
+            let restores = Copies::NONE;
+            self.lower.call(Op::Write { range: piece, data: sealed, fua, restores }).await.result?;
             at = piece.end();
             self.env.give_way().await;
         }
@@ -142,7 +143,9 @@ impl Device for Crypt {
                 };
                 self.apply(Way::Decrypt, range.start(), into, into).await
             }
-            Op::Write { range, data, fua } => self.write(*range, data, *fua).await,
+            Op::Write { range, data, fua, restores } => {
+                self.write(*range, data, *fua, *restores).await
+            }
             Op::WriteZeroes { range, fua, .. } => self.zero(*range, *fua).await,
             Op::Discard { .. } if self.discards => self.lower.forward(&mut request.op).await,
             // Without the option `discards` the old bytes stay.

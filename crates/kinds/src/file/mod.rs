@@ -175,7 +175,7 @@ fn plan(given: &DeviceConfig, env: &Env) -> Plan<DiskPlan> {
         return Err(vec![Fault::new(key, fault)]);
     }
     let StorageFacts { created, identity, words, .. } = facts;
-    Ok(DiskPlan { info, creates: created, identity, words })
+    Ok(DiskPlan { info, creates: created, identity, standing_bytes: 0, words })
 }
 
 /// An open file or block device with its state, both of which a disk takes over from the disk that it replaces.
@@ -383,7 +383,7 @@ impl Device for Disk {
                 }
                 Ok(())
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 // The kernel reports the error of a write in its page cache only once: to a write with FUA, or to a
                 // concurrent flush. So through the page cache every such error must come from a flush, and concurrent
                 // flushes share the error.

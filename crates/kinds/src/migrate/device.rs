@@ -177,7 +177,9 @@ impl Inner {
         let mut both = Window::<2>::new();
         both.start(&self.to, op.part(before));
         both.start(&self.from, op.part(behind));
-        both.drain().await
+        let done = both.drain().await;
+        op.add_copies(both.copies());
+        done
     }
 
     fn report(&self) -> Report {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use std::borrow::Cow;
 
-use block::control::copies::Scrub;
+use block::control::copies::{Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
-use block::control::{Cause, Command, Reply, Resolved, VerbInfo};
+use block::control::{Cause, Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Below, Buf, ByteRange, Child, Copies, Deadline, Device, Done, Env, Error, Event, Fan,
-    FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
+    Below, Buf, ByteRange, Child, Copies, CopyNumbers, Deadline, Device, Done, Env, Error, Event,
+    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
     RangeLock, Report, Request, Result, TaskGroup, Throttle, What, bail, error,
 };
 
@@ -79,8 +79,11 @@ impl Mirror {
         let Parts { name, env, timeout, regions, speed, scrubbing, members, writer } = parts;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
-        let member = |(lower, state, missing)| Member::new(&env, lower, state, missing);
-        let members = members.into_iter().map(member).collect();
+        let numbers: Vec<_> =
+            CopyNumbers::of(members.iter().map(|(lower, ..)| lower.info())).collect();
+        let member =
+            |((lower, state, missing), numbers)| Member::new(&env, lower, numbers, state, missing);
+        let members = members.into_iter().zip(numbers).map(member).collect();
         let inner = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             name,
@@ -151,21 +154,24 @@ impl Inner {
         self.env.emit(Event { what, device: self.name.clone(), member, words });
     }
 
-    /// Chooses the member to read: the member in sync with the least cost that is not in `tried`. Chooses a member in
-    /// `avoid` only if there is no other.
-    fn choose(&self, avoid: Copies, tried: Copies) -> Option<usize> {
+    /// Chooses the member to read: the member in sync with the least cost that is not in `tried`. Chooses a member that
+    /// has only copies to avoid, or none with a number, only if there is no other; members in `useless` are such members.
+    /// Returns whether it is one.
+    fn choose(&self, avoid: Copies, useless: Copies, tried: Copies) -> Option<(usize, bool)> {
+        let is_avoided =
+            |n: usize| useless.has(n) || self.members[n].numbers.set().is_within(avoid);
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let count = self.members.len();
         let best = (0..count)
             .map(|n| (n + turn) % count)
             .filter(|n| self.may_be_read(*n) && !tried.has(*n))
-            .min_by_key(|n| (avoid.has(*n), self.members[*n].cost()))?;
+            .min_by_key(|n| (is_avoided(*n), self.members[*n].cost()))?;
         for (n, member) in self.members.iter().enumerate() {
             if n != best {
                 member.passed_over();
             }
         }
-        Some(best)
+        Some((best, is_avoided(best)))
     }
 
     fn may_be_read(&self, index: usize) -> bool {
@@ -184,16 +190,24 @@ impl Inner {
     }
 
     /// Reads `range` from one member after the other until a read succeeds. Returns the members whose read failed, and
-    /// adds the member that was read to `avoid`.
-    async fn read(&self, range: ByteRange, into: &mut Buf, avoid: &mut Copies) -> Result<Copies> {
+    /// adds the copies that were read to `avoid`.
+    async fn read(
+        &self,
+        range: ByteRange,
+        into: &mut Buf,
+        avoid: &mut Copies,
+        last_resort: bool,
+    ) -> Result<Copies> {
         self.after_writes(range).await;
-        let mut tried = Copies::NONE;
+        let (mut tried, mut useless) = (Copies::NONE, Copies::NONE);
         let mut failed = None;
-        while let Some(index) = self.choose(*avoid, tried) {
+        while let Some((index, is_avoided)) = self.choose(*avoid, useless, tried) {
             let begun = self.members[index].changes();
-            match self.read_from(index, range, into).await {
-                Ok(()) => {
-                    *avoid = avoid.with(index);
+            match self.read_from(index, range, into, *avoid, last_resort).await {
+                // The member may have fewer copies of this range than of others.
+                Ok(read) if read.is_within(*avoid) && !is_avoided => useless = useless.with(index),
+                Ok(read) => {
+                    *avoid = avoid.or(read);
                     return Ok(tried);
                 }
                 Err(error) => {
@@ -244,11 +258,21 @@ impl Inner {
         self.members[index].changes() == begun || seeded::on(Bug::FailedBelieved)
     }
 
-    async fn read_from(&self, index: usize, range: ByteRange, into: &mut Buf) -> Result<()> {
+    /// Reads `range` from member `index`. Returns the copies that were read, as the mirror numbers them.
+    async fn read_from(
+        &self,
+        index: usize,
+        range: ByteRange,
+        into: &mut Buf,
+        avoid: Copies,
+        last_resort: bool,
+    ) -> Result<Copies> {
         let member = &self.members[index];
+        let avoid = member.numbers.avoid(avoid);
         let (begun, changes) = (self.env.now(), member.changes());
         member.read_begins();
-        let child = member.lower.start(Op::read(range, into.clone()));
+        let read = Op::Read { range, into: into.clone(), avoid, last_resort };
+        let child = member.lower.start(read);
         let answer = self.answer(index, "read", self.deadline.guard(child), &mut None).await;
         member.read_ends(self.env.now().since(begun));
         let Some(done) = answer else {
@@ -256,6 +280,7 @@ impl Inner {
             *into = self.env.pool().scratch(into.len()).await?;
             return Err(self.no_answer(index));
         };
+        let copies = member.numbers.above(done.copies());
         match done.into_buf() {
             Ok(buf) if !self.is_believed(index, changes) => {
                 *into = buf;
@@ -263,7 +288,7 @@ impl Inner {
             }
             Ok(buf) => {
                 *into = buf;
-                Ok(())
+                Ok(copies)
             }
             Err(error) => {
                 if member.read_failed(self.env.now()) {
@@ -504,8 +529,9 @@ impl Inner {
 /// Returns a copy of `op` for one more member. The copy shares the payload with `op`.
 fn copy_of(op: &Op) -> Op {
     match op {
-        Op::Write { range, data, fua } => {
-            Op::Write { range: *range, data: data.clone(), fua: *fua }
+        Op::Write { range, data, fua, .. } => {
+            let (range, data, fua) = (*range, data.clone(), *fua);
+            Op::Write { range, data, fua, restores: Copies::NONE }
         }
         Op::WriteZeroes { range, unmap, fua } => {
             Op::WriteZeroes { range: *range, unmap: *unmap, fua: *fua }
@@ -527,8 +553,14 @@ impl Device for Mirror {
         let inner = &self.inner;
         let _asked = inner.pace.client();
         match &mut request.op {
-            Op::Read { range, into, avoid } => {
-                let failed = inner.read(*range, into, avoid).await?;
+            Op::Read { range, into, avoid, last_resort } => {
+                let first = *last_resort && seeded::on(Bug::LastResortFirst);
+                let read = match inner.read(*range, into, avoid, first).await {
+                    // All copies of the mirror have failed too.
+                    Err(_) if *last_resort => inner.read(*range, into, avoid, true).await,
+                    read => read,
+                };
+                let failed = read?;
                 if failed != Copies::NONE {
                     inner.begin_repair(*range, failed);
                 }
@@ -537,6 +569,9 @@ impl Device for Mirror {
             Op::Discard { range, fua } if inner.zero_to_discard => {
                 let zero = Op::WriteZeroes { range: *range, unmap: true, fua: *fua };
                 inner.change(&zero).await
+            }
+            Op::Write { range, data, fua, restores } if *restores != Copies::NONE => {
+                inner.restore(*range, data, *fua, *restores).await
             }
             op @ (Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. }) => {
                 inner.change(op).await
@@ -566,12 +601,28 @@ impl Device for Mirror {
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
         let inner = &self.inner;
+        let Some(range) = command.range.or(ByteRange::new(0, self.info.size)) else {
+            return command.done(Err(command.unknown_to(&inner.name)));
+        };
+        if let Some(wrong) = command.args::<Wrong>() {
+            let (inner, wrong) = (inner.clone(), Copies(wrong.copies));
+            return Box::pin(async move {
+                inner.count_wrong(range, wrong).await.map(|()| Reply::of::<Wrong>(Nothing {}))
+            });
+        }
+        if command.is::<Pending>() {
+            let inner = inner.clone();
+            return Box::pin(async move { inner.pending(range).await.map(Reply::of::<Pending>) });
+        }
         let done = if let Some(name) = command.args::<Fail>() {
             inner.fail(&name.member)
         } else if let Some(stale) = command.args::<Resync>() {
             inner.resync(stale.member.as_deref())
         } else if let Some(action) = command.args::<Scrub>() {
             inner.command_scrub(action)
+        } else if command.is::<Verified>() {
+            // The engine has checked the range. No resync waits for a verifier yet, so there is nothing to record.
+            Ok(())
         } else {
             Err(command.unknown_to(&inner.name))
         };

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::Cause;
-use block::{Env, Error, Lower, Member as MemberReport, MemberState as State, Mono, Progress};
+use block::{
+    CopyNumbers, Env, Error, Lower, Member as MemberReport, MemberState as State, Mono, Progress,
+};
 
 use super::regions::Bitmap;
 
@@ -23,6 +25,8 @@ const FASTEST_NS: u64 = 1000;
 pub struct Member {
     env: Env,
     pub lower: Lower,
+    /// Numbers of the member's copies in the mirror.
+    pub numbers: CopyNumbers,
     state: Cell<State>,
     /// Number of calls of [`Member::set`]. A task that copies to the member compares the number to detect a change of
     /// the state.
@@ -46,10 +50,17 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(env: &Env, lower: Lower, state: State, missing: Bitmap) -> Self {
+    pub fn new(
+        env: &Env,
+        lower: Lower,
+        numbers: CopyNumbers,
+        state: State,
+        missing: Bitmap,
+    ) -> Self {
         Self {
             env: env.clone(),
             lower,
+            numbers,
             state: Cell::new(state),
             changes: Cell::new(0),
             missing: RefCell::new(missing),

@@ -13,6 +13,7 @@
 //! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
+//! | `verifier.rs` | the commands of a device above that verifies bytes |
 //! | `compare.rs` | the comparison of the copies of one range |
 
 mod compare;
@@ -34,16 +35,18 @@ mod superblock_writer;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod verifier;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::Scrub;
+use block::control::copies::{Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result, StateStore,
+    CopyNumbers, Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result,
+    StateStore,
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
@@ -59,7 +62,8 @@ pub use scrub::{Repair, Scrubbed};
 use superblock_writer::SuperblockWriter;
 
 /// Commands of a mirror.
-const VERBS: &[&VerbInfo] = &[Fail::INFO, Resync::INFO, Scrub::INFO];
+const VERBS: &[&VerbInfo] =
+    &[Fail::INFO, Resync::INFO, Scrub::INFO, Wrong::INFO, Pending::INFO, Verified::INFO];
 
 /// The kind `mirror`: a device that keeps the same bytes on several members.
 pub const KIND: Kind = Kind {
@@ -220,6 +224,7 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
         // A discard goes down as zeroes if a member might keep the discarded bytes, so discards always work.
         discard: true,
         discard_zeroes: true,
+        copies: CopyNumbers::count(lowers),
         // The bytes survive the process only if those of every member do.
         ..all
     }

@@ -352,6 +352,46 @@ impl Inner {
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
     }
 
+    /// Writes `data` to the copies in `restores` alone. The mirror marks no region as dirty: the write changes no content,
+    /// so the members do not differ more than before, wherever it is interrupted.
+    ///
+    /// # Errors
+    /// `Faulted` if a member with one of these copies takes no writes; the error of a member, which is marked as failed unless it
+    /// is the last in sync.
+    pub(super) async fn restore(
+        &self,
+        range: ByteRange,
+        data: &Buf,
+        fua: bool,
+        restores: Copies,
+    ) -> Result<()> {
+        let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
+        let mut result = Ok(());
+        for (index, member) in self.members.iter().enumerate() {
+            let restores = match seeded::on(Bug::RestoresAllCopies) {
+                true => Copies::first(1),
+                false => member.numbers.below(restores),
+            };
+            if restores == Copies::NONE {
+                continue;
+            }
+            let name = member.lower.name();
+            let written = if member.takes_writes() {
+                let write = Op::Write { range, data: data.clone(), fua, restores };
+                self.put(index, write, &mut alone).await.inspect_err(|error| {
+                    let words = Member::words_of("restoring a copy", error);
+                    member.count_error();
+                    self.retire(index, Cause::Request, words);
+                })
+            } else {
+                Err(error!(Faulted, "the member takes no writes, so its copy is not restored")
+                    .at(name))
+            };
+            result = result.and(written);
+        }
+        result
+    }
+
     /// Counts and reports that a byte range of member `index` was rewritten, because the member could not read the
     /// range or had other bytes there.
     pub(super) fn rewritten(&self, index: usize, range: ByteRange) {

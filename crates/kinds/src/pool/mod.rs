@@ -24,7 +24,7 @@ use std::rc::Rc;
 use ::pool::BLOCK_BYTES;
 use ::pool::cell::PoolCell;
 use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
-use ::pool::live::{FOLD_LEAVES, Options};
+use ::pool::live::{BUFFER_BYTES, FOLD_LEAVES, Options};
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
@@ -151,7 +151,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     }
     let below = &given.lowers[0].info;
     let info = Info { size: 0, ..volume::info(below, 0, below.read_only) };
-    Ok(DevicePlan { info, needs: Needs::children(1) })
+    let needs = Needs { standing_bytes: BUFFER_BYTES as u32, ..Needs::children(1) };
+    Ok(DevicePlan { info, needs })
 }
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {

@@ -32,6 +32,8 @@ pub fn info(below: &Info, size: u64, read_only: bool) -> Info {
         native_zeroes: true,
         discard: true,
         discard_zeroes: true,
+        // The pool verifies the bytes, and reads other copies by itself.
+        copies: 1,
         ..below.clone()
     }
 }
@@ -108,7 +110,7 @@ impl Device for Volume {
                 return Ok(());
             }
             Op::Flush => return pool.flush().await,
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 pool.write(&version, first(*range), data.clone()).await?;
                 *fua
             }

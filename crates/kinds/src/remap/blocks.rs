@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use block::{Buf, ByteRange, Error, ErrorKind, Mode, Mono, Op, Result, error};
+use block::{Buf, ByteRange, Copies, Error, ErrorKind, Mode, Mono, Op, Result, error};
 use meta::alloc::{Freed, Mapping, Places};
 use meta::vault::{Data, Transaction};
 
@@ -137,7 +137,7 @@ impl Inner {
         }
         let mut window = Window::default();
         for piece in std::iter::once(first).chain(pieces) {
-            let Op::Read { into, avoid, .. } = op.part(piece.range) else {
+            let Op::Read { into, avoid, last_resort, .. } = op.part(piece.range) else {
                 unreachable!("a part of a read is a read")
             };
             match piece.spot {
@@ -145,20 +145,24 @@ impl Inner {
                 Mapping::At(place) => {
                     let range = self.below(place, piece.range);
                     window.room().await;
-                    window.start(&self.data, Op::Read { range, into, avoid });
+                    window.start(&self.data, Op::Read { range, into, avoid, last_resort });
                 }
             }
         }
-        window.drain().await
+        let done = window.drain().await;
+        op.add_copies(window.copies());
+        done
     }
 
-    /// Carries out a write: overwrites mapped blocks in place, and maps unmapped blocks to free data blocks.
+    /// Carries out a write: overwrites mapped blocks in place, and maps unmapped blocks to free data blocks. An unmapped
+    /// block has no copy, so a write that restores copies does not map it.
     pub async fn write(&self, map: &Map, op: &mut Op) -> Result<()> {
         let range = op.range().expect("a write has a range");
+        let restores = matches!(op, Op::Write { restores, .. } if *restores != Copies::NONE);
         {
             let _here = self.lock.lock(range, Mode::Shared).await;
             let looked = self.look(map, range).await?;
-            if !looked.has_unmapped() {
+            if restores || !looked.has_unmapped() {
                 return self.write_in_place(map, &looked, op).await;
             }
         }

@@ -43,10 +43,13 @@ use kind::{
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 use meta::alloc::Policy;
+use meta::vault::standing_bytes;
 
 use blocks::{BATCH_BLOCKS, WINDOW};
 use device::{Parts, Remap};
-use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
+use layout::{
+    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout, log_bytes,
+};
 use opening::Opening;
 use record::Record;
 
@@ -249,7 +252,10 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         return Err(faults);
     }
     let info = info(&layout, &data.info, &meta.info);
-    Ok(DevicePlan { info, needs: Needs::children(WINDOW as u32) })
+    // A block of zeros, and the vault.
+    let standing = block as usize + standing_bytes(log_bytes(size / block));
+    let needs = Needs { standing_bytes: standing as u32, ..Needs::children(WINDOW as u32) };
+    Ok(DevicePlan { info, needs })
 }
 
 fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
@@ -267,6 +273,7 @@ fn info(layout: &Layout, data: &Info, meta: &Info) -> Info {
         discard: true,
         // A discard keeps the bytes of partly covered blocks.
         discard_zeroes: false,
+        copies: data.copies,
         ..both
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use block::{Buf, ByteRange, Child, Env, ErrorKind, Lower, Op, OpKind, Result, error};
+use block::{Buf, ByteRange, Child, Copies, Env, ErrorKind, Lower, Op, OpKind, Result, error};
 
 use super::entry::Record;
 
@@ -86,7 +86,7 @@ impl Flights {
             OpKind::Write => {
                 let data = self.buf(range, env).await?;
                 fill(&mut data.write(), range, id);
-                Op::Write { range, data, fua }
+                Op::Write { range, data, fua, restores: Copies::NONE }
             }
             OpKind::WriteZeroes => Op::WriteZeroes { range, unmap, fua },
             OpKind::Discard => Op::Discard { range, fua },

@@ -16,13 +16,14 @@ pub(crate) mod testing;
 use std::rc::Rc;
 
 use ::pool::BLOCK_BYTES;
+use ::pool::live::BUFFER_BYTES;
 use ::pool::name::VdiskName;
 use ::pool::rows::VDISK_BYTES_MAX;
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo, volume as volumes};
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Result, error};
+use block::{Needs, Result, error};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
@@ -87,7 +88,8 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     }
     let below = &given.lowers[0].info;
     let info = volume::info(below, size, below.read_only);
-    Ok(DevicePlan { info, needs: volume::NEEDS })
+    let needs = Needs { standing_bytes: BUFFER_BYTES as u32, ..volume::NEEDS };
+    Ok(DevicePlan { info, needs })
 }
 
 /// The name of the only vdisk in the pool.

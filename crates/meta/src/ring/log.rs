@@ -19,9 +19,6 @@ use crate::io::{step, write_all};
 /// Bytes that a recovery reads at once.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Most copies of a damaged ring that a recovery reads.
-pub(super) const COPIES_MAX: usize = 8;
-
 /// The result of reading a ring.
 pub struct Recovered {
     /// The records that count, damage, and the positions.
@@ -102,20 +99,18 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Reads the ring, or one copy of it. Returns the copies that were read; `None` if the device below has no such copy.
-    async fn run(&mut self, only: Option<usize>) -> Result<Option<Copies>> {
+    /// Reads the ring, or one copy of it. Returns whether the device below has that copy.
+    async fn run(&mut self, only: Option<usize>) -> Result<bool> {
         let step = (step(self.lower) - step(self.lower) % SECTOR_BYTES) as u64;
         let avoid = only.map_or(Copies::NONE, Copies::all_but);
-        let mut copies = Copies::NONE;
         while let Some((place, len)) = self.survey.wanted() {
             let len = len.min(READ_BYTES).min(step);
             let range = ByteRange::new(self.base + place, len).expect("a wanted part has bytes");
             let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
             if only.is_some_and(|copy| !done.copies().has(copy)) {
-                return Ok(None);
+                return Ok(false);
             }
-            copies = Copies(copies.0 | done.copies().0);
             let mut keep = |head: &Head, items: &[u8]| {
                 self.found.insert(head.at.offset, items.to_vec());
             };
@@ -124,7 +119,7 @@ impl Search<'_> {
                 Err(_) => self.survey.feed(&vec![0; len as usize], &mut keep),
             }
         }
-        Ok(Some(copies))
+        Ok(true)
     }
 
     /// Whether a copy of the ring has the record that follows the end of the log.
@@ -136,7 +131,7 @@ impl Search<'_> {
         for (place, len) in ring.parts(end.offset, longest).into_iter().filter(|it| it.1 > 0) {
             let range = ByteRange::new(self.base + place, len).expect("a part has bytes");
             let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
             if !done.copies().has(copy) {
                 return Ok(false);
             }
@@ -164,15 +159,16 @@ impl Log {
     ) -> Result<Recovered> {
         let mut search =
             Search { env, lower, base, survey: Survey::new(ring, root), found: BTreeMap::new() };
-        let copies = search.run(None).await?.unwrap_or_default();
+        search.run(None).await?;
         let mut verdict = search.survey.clone().judge_for_owner();
         // A redundant device below may have what is missing in another copy.
-        let others = if copies == Copies::NONE { 0 } else { COPIES_MAX };
+        let copies = lower.info().copies;
+        let others = if copies > 1 { copies as usize } else { 0 };
         for copy in 0..others {
             // Damage may also look like the end of the log.
             if verdict.damage.is_some() || search.goes_on(copy, &verdict.end).await? {
                 search.survey.again();
-                if search.run(Some(copy)).await?.is_some() {
+                if search.run(Some(copy)).await? {
                     verdict = search.survey.clone().judge_for_owner();
                 }
             }

@@ -3,7 +3,6 @@
 use block::{Buf, ByteRange, Copies, Lower, Op, Result};
 
 use super::Ring;
-use super::log::COPIES_MAX;
 use crate::io::step;
 
 /// A ring on a device.
@@ -25,7 +24,8 @@ impl RingDevice {
         if has_read.is_ok() && is_right(&into.read()) {
             return true;
         }
-        for copy in 0..COPIES_MAX {
+        let copies = self.lower.info().copies;
+        for copy in (0..copies as usize).filter(|_| copies > 1) {
             match self.read_copy(offset, into, Some(copy)).await {
                 Ok(true) if is_right(&into.read()) => return true,
                 Ok(true) | Err(_) => {}
@@ -46,7 +46,10 @@ impl RingDevice {
                 let to = end.min(from + step(&self.lower));
                 let range = ByteRange::new(at, (to - from) as u64).expect("a part has bytes");
                 let part = into.slice(from..to);
-                let done = self.lower.call(Op::Read { range, into: part.clone(), avoid }).await;
+                let done = self
+                    .lower
+                    .call(Op::Read { range, into: part.clone(), avoid, last_resort: false })
+                    .await;
                 if only.is_some_and(|copy| !done.copies().has(copy)) {
                     return Ok(false);
                 }

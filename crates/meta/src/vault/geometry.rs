@@ -172,9 +172,14 @@ impl Geometry {
 
     /// Returns the length in bytes of the longest record that this vault writes to its log: a multiple of a page.
     pub fn record_bytes_max(&self) -> u64 {
-        let most = (self.log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
-        most - most % PAGE_BYTES as u64
+        record_bytes_max(self.log_bytes)
     }
+}
+
+/// Returns the length in bytes of the longest record of a vault with a log of `log_bytes` bytes: a multiple of a page.
+pub(super) fn record_bytes_max(log_bytes: u64) -> u64 {
+    let most = (log_bytes / RECORD_PARTS).min(RECORD_BYTES_MAX);
+    most - most % PAGE_BYTES as u64
 }
 
 #[cfg(test)]

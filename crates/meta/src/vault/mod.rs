@@ -70,7 +70,7 @@ pub use data::Data;
 pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
-pub use open::{Options, Shape};
+pub use open::{Options, Shape, standing_bytes};
 pub use replicas::CopyState;
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 

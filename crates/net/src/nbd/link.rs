@@ -67,6 +67,15 @@ pub(super) struct Reach {
     pub hold: Duration,
 }
 
+impl Reach {
+    /// Returns the bytes of the buffer pool that a disk on this export reserves. Its requests may hold all other buffers
+    /// while they wait for a new connection.
+    pub fn standing_bytes(&self) -> usize {
+        let tls_bytes = if self.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
+        if self.hold.is_zero() { 0 } else { self.connections * (CONNECTION_BYTES + tls_bytes) }
+    }
+}
+
 /// The connections of an NBD disk to its export, which are made again when they are lost.
 pub(super) struct Link {
     me: Weak<Self>,
@@ -171,12 +180,8 @@ impl Link {
         let clients = SoFar(connect_all(env, &target, Memory::Free).await?);
         let facts = clients.0[0].session().facts.clone();
         let log_bytes = log_bytes(&facts)?;
-        // These buffers are reserved because requests that wait for a new connection may hold all others.
-        let tls_bytes = if target.tls.is_some() { tls::CONNECTION_BYTES } else { 0 };
-        let bytes = target.connections * (CONNECTION_BYTES + tls_bytes);
-        let bytes = if target.hold.is_zero() { 0 } else { bytes };
-        let reserve =
-            env.pool().reserve_until_drop(bytes).map_err(|error| error.at(&target.name))?;
+        let reserve = env.pool().reserve_until_drop(target.standing_bytes());
+        let reserve = reserve.map_err(|error| error.at(&target.name))?;
         let (log, before) =
             log_of(env, &target, log_bytes).map_err(|error| error.at(&target.name))?;
         let link = Rc::new_cyclic(|me| Self {

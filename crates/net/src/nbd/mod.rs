@@ -247,7 +247,9 @@ async fn plan(given: DeviceConfig, env: Env) -> Plan<DiskPlan> {
     check_connections(&given, facts).map_err(|error| fault("connections", error))?;
     let info = info_of(&given, &env, facts).map_err(|error| fault("nbd", error))?;
     let uri = given.text(&URI).unwrap_or_default().to_owned();
-    Ok(DiskPlan { info, creates: false, identity: uri, words: "over NBD".to_owned() })
+    let reach = reach(&given, &env).map_err(|error| fault("nbd", error))?;
+    let (standing_bytes, words) = (reach.standing_bytes(), "over NBD".to_owned());
+    Ok(DiskPlan { info, creates: false, identity: uri, standing_bytes, words })
 }
 
 async fn make(given: DeviceConfig, env: Env) -> Result<Rc<dyn AnyDevice>> {

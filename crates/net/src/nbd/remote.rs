@@ -253,7 +253,7 @@ impl Device for Remote {
         };
         match &mut request.op {
             Op::Read { range, into, .. } => inner.read(*range, into).await,
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 inner.change(change(Command::Write, none, range, Some(data)), *fua).await
             }
             Op::WriteZeroes { range, unmap, fua } => {

@@ -72,7 +72,8 @@ impl Volume {
 
     pub fn write(&self, at: u64, len: u64, byte: u8, fua: bool) -> Result<()> {
         let data = self.filled(len, byte);
-        self.call(Op::Write { range: range(at, len), data, fua }).map(drop)
+        self.call(Op::Write { range: range(at, len), data, fua, restores: block::Copies::NONE })
+            .map(drop)
     }
 
     pub fn zero(&self, at: u64, len: u64) -> Result<()> {

@@ -10,7 +10,7 @@ pub async fn has_copies(env: &Env, lower: &Lower, range: ByteRange) -> Result<bo
     let mut avoid = Copies::NONE;
     for _ in 0..2 {
         let into = env.pool().wait_for(range.len() as usize).await?;
-        let copies = lower.call(Op::Read { range, into, avoid }).await.copies();
+        let copies = lower.call(Op::Read { range, into, avoid, last_resort: false }).await.copies();
         if copies == avoid {
             return Ok(false);
         }
@@ -20,7 +20,8 @@ pub async fn has_copies(env: &Env, lower: &Lower, range: ByteRange) -> Result<bo
 }
 
 /// Reads `range` of `lower` into `into`, from one copy after the other, until `is_right` accepts the bytes. Then the right
-/// bytes are written over all copies, unless `heals` is false. Returns `None` if no copy is right.
+/// bytes are written over the wrong copies, unless `heals` is false. The copy with the right bytes is not written, so a
+/// power cut in the middle does not damage it. Returns `None` if no copy is right.
 ///
 /// # Errors
 /// The error of a read.
@@ -34,17 +35,17 @@ pub async fn read_right(
     let (mut into, mut avoid) = (into, Copies::NONE);
     loop {
         let is_first = avoid == Copies::NONE;
-        let done = lower.call(Op::Read { range, into, avoid }).await;
+        let done = lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
         let copies = done.copies();
         into = done.into_buf()?;
         if is_right(&into.read()) {
             if !is_first && heals {
                 // The next read tries again if this write fails.
-                let _ = lower.write(range, into.clone()).await;
+                let _ = lower.call(Op::restore(range, into.clone(), avoid)).await;
             }
             return Ok(Some(into));
         }
-        if copies == avoid {
+        if copies == avoid || lower.info().copies == 1 {
             return Ok(None);
         }
         avoid = copies;

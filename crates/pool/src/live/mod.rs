@@ -53,7 +53,7 @@ pub use check::{Blocks, Checked};
 pub use commit::ROOM_WITHIN;
 pub use fold::FOLD_LEAVES;
 pub use listing::{Listed, ListedSnapshot, ListedVdisk};
-pub use opening::{Lost, Options};
+pub use opening::{BUFFER_BYTES, Lost, Options};
 pub use pool::{CHANGES_MAX, OnDamage, Pool, UNFLUSHED_BYTES_MAX, Usage};
 pub use read::{DataBlocks, READS_MAX};
 pub use rollback::LINES_MAX;

@@ -57,7 +57,7 @@ pub struct Lost {
 }
 
 /// Bytes of the buffer pool that an open pool reserves, for its records and writes of nodes in flight.
-const BUFFER_BYTES: usize = 4 << 20;
+pub const BUFFER_BYTES: usize = 4 << 20;
 
 /// Extents of a slab in a new pool.
 const SLAB_EXTENTS: u32 = 16;

@@ -70,7 +70,7 @@ impl RootStore {
         let (mut newest, mut avoid) = (Err::<T, _>(Wrong::NoMagic), Copies::NONE);
         loop {
             let into = self.env.pool().wait_for(SLOT_BYTES).await?;
-            let done = self.lower.call(Op::Read { range, into, avoid }).await;
+            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
             let copies = done.copies();
             let found = match done.into_buf() {
                 Ok(buf) => T::decode(&buf.read(), pool, self.pair),
@@ -81,7 +81,7 @@ impl RootStore {
                 (Ok(one), _) => Ok(one),
                 (Err(_), found) => found,
             };
-            if copies == avoid {
+            if copies == avoid || self.lower.info().copies == 1 {
                 return Ok(newest);
             }
             avoid = copies;

@@ -156,7 +156,10 @@ impl Rig {
     pub fn fill(&self, client: &Client, byte: u8) {
         let data = self.world.env().buf(PIECE).unwrap();
         data.write().fill(byte);
-        self.call(client, Op::Write { range: piece(), data, fua: true });
+        self.call(
+            client,
+            Op::Write { range: piece(), data, fua: true, restores: block::Copies::NONE },
+        );
     }
 
     /// Whether all bytes of the volume's test range have this value.

@@ -46,7 +46,7 @@ impl Device for Served {
             Op::Read { range, into, .. } => {
                 self.io(DiskIo::Read { offset: range.start(), into: into.clone() }).await
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, .. } => {
                 let (offset, data) = (range.start(), data.clone());
                 self.io(DiskIo::Write { offset, data, fua: *fua }).await
             }

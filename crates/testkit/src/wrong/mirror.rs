@@ -4,15 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::{
-    ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Mode, Mutex, Op, RangeLock, Request,
-    Result, State, StateStore, push_extent,
+    ByteRange, Copies, CopyNumbers, Device, Env, Error, ErrorKind, Info, Lower, Mode, Mutex, Op,
+    RangeLock, Request, Result, State, StateStore, push_extent,
 };
 
 use super::Sin;
 
-pub(super) struct Copies {
+pub(super) struct Mirror {
     info: Info,
     members: Vec<Lower>,
+    numbers: Vec<CopyNumbers>,
     /// For each member, whether it has failed, so that it misses writes.
     failed: Vec<Cell<bool>>,
     /// The store in the labels where the mirror records its failed members, also for the next process.
@@ -28,7 +29,7 @@ pub(super) struct Copies {
     sin: Option<Sin>,
 }
 
-impl Copies {
+impl Mirror {
     pub fn new(
         members: Vec<Lower>,
         kept: Rc<dyn StateStore>,
@@ -44,9 +45,12 @@ impl Copies {
         let newest = states.max_by_key(|state| state.sequence);
         let newest = newest.filter(|_| sin != Some(Sin::ForgetsStale));
         let has_failed = |n: usize| newest.is_some_and(|state| state.bytes[n] != 0);
-        let info = Info::over(members.iter().map(Lower::info)).expect("the mirror has members");
+        let infos = || members.iter().map(Lower::info);
+        let (info, copies) = (Info::over(infos()), CopyNumbers::count(infos()));
+        let info = info.expect("the mirror has members");
         Ok(Self {
-            info: Info { size: members[0].info().size, ..info },
+            info: Info { size: members[0].info().size, copies, ..info },
+            numbers: CopyNumbers::of(infos()).collect(),
             failed: (0..members.len()).map(|n| Cell::new(has_failed(n))).collect(),
             members,
             kept,
@@ -144,12 +148,23 @@ impl Copies {
         self.remember().await
     }
 
-    /// Reads from a member in service, selected by the number `turn`. If the member fails, reads from another member.
+    /// Reads from a member in service, selected by the number `turn`: if possible, from one with a copy that the read does
+    /// not avoid. If the member fails, reads from another member.
     async fn read_any(&self, op: &mut Op, turn: usize) -> Result<()> {
         loop {
-            let live: Vec<_> = self.live().collect();
+            let Op::Read { avoid, .. } = op else { unreachable!("only reads are read") };
+            let avoided = *avoid;
+            let has_other = |n: &usize| !self.numbers[*n].set().is_within(avoided);
+            let mut live: Vec<_> = self.live().collect();
+            if live.iter().any(has_other) {
+                live.retain(has_other);
+            }
             let n = live[turn % live.len()];
-            match self.members[n].forward(op).await {
+            *avoid = self.numbers[n].avoid(avoided);
+            let read = self.members[n].forward(op).await;
+            let Op::Read { avoid, .. } = op else { unreachable!("a read stays a read") };
+            *avoid = avoided.or(self.numbers[n].above(*avoid));
+            match read {
                 Ok(()) => return Ok(()),
                 Err(error) => self.eject(n, error)?,
             }
@@ -184,10 +199,29 @@ impl Copies {
         self.remember().await.and(result)
     }
 
+    /// Carries out a write that restores copies, member by member.
+    async fn restore(&self, op: &Op, range: ByteRange, restores: Copies) -> Result<()> {
+        let _held = self.lock.lock(range, Mode::Exclusive).await;
+        for n in self.live() {
+            let other = if self.has(Sin::RestoresOther) { self.members.len() - 1 - n } else { n };
+            let named = self.numbers[other].below(restores);
+            let mut part = op.part(range);
+            if let Op::Write { restores, .. } = &mut part {
+                *restores = if self.has(Sin::RestoresAll) { Copies::NONE } else { named };
+            }
+            if named != Copies::NONE || self.has(Sin::RestoresAll) {
+                self.members[n].call(part).await.result?;
+            }
+        }
+        Ok(())
+    }
+
     fn copy_of(&self, op: &Op, range: ByteRange) -> Op {
         let durable = !self.has(Sin::IgnoresFua);
         match op.part(range) {
-            Op::Write { range, data, fua } => Op::Write { range, data, fua: fua && durable },
+            Op::Write { range, data, fua, restores } => {
+                Op::Write { range, data, fua: fua && durable, restores }
+            }
             Op::WriteZeroes { range, unmap, fua } => {
                 Op::WriteZeroes { range, unmap, fua: fua && durable }
             }
@@ -223,7 +257,7 @@ impl Copies {
     }
 }
 
-impl Device for Copies {
+impl Device for Mirror {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -240,6 +274,10 @@ impl Device for Copies {
                 // Equal copies may still report zeros differently.
                 push_extent(extents, range.len(), State::Data);
                 Ok(())
+            }
+            Op::Write { restores, .. } if *restores != Copies::NONE => {
+                let restores = *restores;
+                self.restore(&request.op, range, restores).await
             }
             Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard { .. } => {
                 self.change(range, &request.op).await

@@ -87,13 +87,23 @@ pub enum Sin {
     ActsUnsure,
     /// The device panics at the command `member.fail` with the name of a member that does not exist.
     PanicsAtCommand,
+    /// The mirror writes to all members a write that restores one copy.
+    RestoresAll,
+    /// The mirror writes to another member a write that restores one copy.
+    RestoresOther,
+    /// The device passes on a write that restores a copy as a write of new content.
+    DropsRestore,
+    /// The device does not pass on the copies that a read avoids.
+    DropsAvoid,
+    /// The device passes on a last resort as any other read.
+    DropsLastResort,
     /// The device accepts a command that its kind does not declare.
     HidesCommand,
 }
 
 impl Sin {
     /// All faults, in the order of their declaration.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 40] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
         Self::IgnoresFlush,
@@ -128,6 +138,11 @@ impl Sin {
         Self::FormatsUsed,
         Self::ActsUnsure,
         Self::PanicsAtCommand,
+        Self::RestoresAll,
+        Self::RestoresOther,
+        Self::DropsRestore,
+        Self::DropsAvoid,
+        Self::DropsLastResort,
         Self::HidesCommand,
     ];
 
@@ -165,6 +180,8 @@ impl Sin {
             Self::Boasts => &[Errors, Facts],
             Self::Panics | Self::PanicsAtCommand => &[Panic],
             Self::HidesCommand => &[Broken::Commands],
+            Self::RestoresAll | Self::RestoresOther => &[Broken::Named],
+            Self::DropsRestore | Self::DropsAvoid | Self::DropsLastResort => &[Broken::Named],
             Self::FailsAtRandom => &[Errors],
             Self::NeverStores => &[Promise],
             Self::FormatsUsed => &[Foreign],
@@ -186,6 +203,8 @@ impl Sin {
                 | JoinsFlush
                 | NeverResyncs
                 | DiscardsCopies
+                | Self::RestoresAll
+                | Self::RestoresOther
         )
     }
 
@@ -216,7 +235,7 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
         let members = lowers.iter().map(|lower| graph.lower(*lower)).collect();
         let kept = graph.kept("copies", lowers);
-        let device = mirror::Copies::new(members, kept, graph.env(), sin)?;
+        let device = mirror::Mirror::new(members, kept, graph.env(), sin)?;
         graph.adopt("copies", Rc::new(device), Needs::children(2), lowers)
     });
     subject.with_copies(1)

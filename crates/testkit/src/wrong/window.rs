@@ -7,7 +7,7 @@ use block::control::member::Fail;
 use block::control::{Command, Reply, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{
-    Buf, ByteRange, Device, Env, Error, ErrorKind, Info, Lower, Op, Request, Result, State,
+    Buf, ByteRange, Copies, Device, Env, Error, ErrorKind, Info, Lower, Op, Request, Result, State,
     push_extent,
 };
 
@@ -75,8 +75,16 @@ impl Window {
         if self.has(Sin::OffByOne) && range.start() > self.info.size / 2 {
             op.set_range(range.at(range.start() - block));
         }
+        let mut avoided = Copies::NONE;
+        if let Op::Read { avoid, last_resort, .. } = op {
+            if self.has(Sin::DropsAvoid) {
+                avoided = std::mem::take(avoid);
+            }
+            *last_resort &= !self.has(Sin::DropsLastResort);
+        }
         self.pass(op).await?;
         op.set_range(range);
+        op.add_copies(avoided);
         let Op::Read { into, .. } = op else {
             unreachable!("a read request is returned as a read")
         };
@@ -114,6 +122,11 @@ impl Window {
 
     async fn write(&self, op: &mut Op, range: ByteRange) -> Result<()> {
         let block = u64::from(self.info.block_size);
+        if let Op::Write { restores, .. } = op
+            && self.has(Sin::DropsRestore)
+        {
+            *restores = Copies::NONE;
+        }
         if self.has(Sin::NeverCompletes) && self.every(20) {
             std::future::pending::<()>().await;
         }

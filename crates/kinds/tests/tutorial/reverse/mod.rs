@@ -49,17 +49,22 @@ impl Device for Reverse {
     /// One request below at a time, and a buffer as long as the request.
     async fn submit(&self, request: &mut Request) -> Result<()> {
         match &mut request.op {
-            Op::Read { range, into, .. } => {
-                let stored = self.lower.read(*range, into.clone()).await?;
-                let plain = self.env.buf(stored.len())?;
-                reversed(&stored, &plain);
+            Op::Read { .. } => {
+                // The request goes down unchanged, with the copies that it avoids.
+                self.lower.forward(&mut request.op).await?;
+                let Op::Read { into, .. } = &mut request.op else {
+                    unreachable!("it stays a read")
+                };
+                let plain = self.env.buf(into.len())?;
+                reversed(into, &plain);
                 *into = plain;
                 Ok(())
             }
-            Op::Write { range, data, fua } => {
+            Op::Write { range, data, fua, restores } => {
                 let stored = self.env.buf(data.len())?;
                 reversed(data, &stored);
-                self.lower.call(Op::Write { range: *range, data: stored, fua: *fua }).await.result
+                let (range, fua, restores) = (*range, *fua, *restores);
+                self.lower.call(Op::Write { range, data: stored, fua, restores }).await.result
             }
             // Zeros are zeros from both ends, and what is allocated stays where it is.
             Op::WriteZeroes { .. } | Op::Discard { .. } | Op::Flush | Op::Status { .. } => {

@@ -381,7 +381,12 @@ impl Trial {
         let range = ByteRange::new(0, 4096).expect("the range has at least one byte");
         let data = self.world.env().buf(4096).map_err(|error| wrong(error.to_string()))?;
         data.write().fill(0xa5);
-        let write = running.client.send(Op::Write { range, data, fua: true });
+        let write = running.client.send(Op::Write {
+            range,
+            data,
+            fua: true,
+            restores: block::Copies::NONE,
+        });
         let written = self.world.block_on(write)?;
         written.result.map_err(|error| wrong(error.to_string()))?;
         self.tally.killed();
