@@ -37,8 +37,9 @@ use state::{Batch, State, quiet_since};
 
 pub use division::{Division, REGION_BYTES_MIN};
 
-/// Maximum number of regions that one transaction clears. A write to one of them waits for this transaction.
-pub const CLEARS_AT_ONCE: usize = 64;
+/// Maximum number of regions that are cleared at once, in most cases by one transaction. A write to one of them waits for
+/// the clear.
+pub const CLEARS_AT_ONCE: usize = 256;
 
 /// Maximum number of runs of regions in one transaction.
 const RUNS_AT_ONCE: usize = 64;
@@ -128,7 +129,10 @@ impl Regions {
         let bitmap = Bitmap::new(vault, id);
         let (bits, count) = (bitmap.bits()?, division.count());
         if bits != count {
-            bail!(Invalid, "the bitmap of `{owner}` has {bits} bits; the device has {count} regions");
+            bail!(
+                Invalid,
+                "the bitmap of `{owner}` has {bits} bits; the device has {count} regions"
+            );
         }
         let mut state = State::new(division);
         let mut from = 0;
@@ -202,7 +206,9 @@ impl Regions {
         let writing = Writing { regions: inner.clone(), first, last };
         // The count of the write keeps a region from being cleared while the caller waits for another region.
         loop {
-            let Some(batch) = inner.state.borrow_mut().want(first, last) else { return Ok(writing) };
+            let Some(batch) = inner.state.borrow_mut().want(first, last) else {
+                return Ok(writing);
+            };
             inner.mark_soon();
             let result = inner.progress.until_some(|| batch.result.borrow().clone()).await;
             result?;

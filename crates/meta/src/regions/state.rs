@@ -174,7 +174,8 @@ impl State {
             if region.unverified.is_empty() {
                 continue;
             }
-            region.unverified = region.unverified.iter().flat_map(|part| rest(*part, range)).collect();
+            region.unverified =
+                region.unverified.iter().flat_map(|part| rest(*part, range)).collect();
             if region.unverified.is_empty() {
                 region.needed_flush = needed;
             }
