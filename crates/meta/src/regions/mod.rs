@@ -33,7 +33,7 @@ use block::seeded::{self, Bug};
 use block::{ByteRange, Env, Notify, Result, TaskTracker, bail, error, first};
 
 use crate::vault::{Bitmap, ObjectId, Spec, Transaction, Vault};
-use state::{Batch, State, quiet_since};
+use state::{Batch, State};
 
 pub use division::{Division, REGION_BYTES_MIN};
 
@@ -221,7 +221,7 @@ impl Regions {
         FlushToken(self.0.state.borrow_mut().begin_flush())
     }
 
-    /// Notes that the flush of `token` has succeeded. Not called after a flush that failed.
+    /// Notes that the flush of `token` has succeeded. The owner does not call it after a flush that failed.
     pub fn flushed(&self, token: FlushToken) {
         if self.0.state.borrow_mut().end_flush(token.0) {
             self.0.clear_later();
@@ -248,7 +248,7 @@ impl Regions {
         inner.is_closed.set(true);
         inner.progress.wake();
         inner.tasks.ended().await;
-        inner.clear(None).await
+        inner.clear(Duration::ZERO).await
     }
 }
 
@@ -284,32 +284,22 @@ impl Inner {
     /// Marks the regions of a batch durably.
     async fn mark(&self, batch: &Batch) -> Result<()> {
         let regions: Vec<u64> = batch.regions.borrow().iter().copied().collect();
-        self.post(&regions, true).await?;
+        for part in parts(&regions) {
+            self.post(part, true).await?;
+        }
         if seeded::on(Bug::MarkNotFlushed) {
             return Ok(());
         }
         self.vault.sync().await
     }
 
-    /// Posts transactions that mark (`value`) or clear the regions, which are in order. Most calls need one transaction.
-    async fn post(&self, regions: &[u64], value: bool) -> Result<()> {
-        let mut runs = runs(regions).peekable();
-        while runs.peek().is_some() {
-            let mut transaction = self.vault.begin();
-            let (mut count, mut pages, mut last) = (0, 0, None);
-            while let Some((start, length)) = runs.peek().copied() {
-                let page = Some(Bitmap::page_of(start));
-                pages += usize::from(last != page);
-                if count == RUNS_AT_ONCE || pages > PAGES_AT_ONCE {
-                    break;
-                }
-                self.bitmap.put(&mut transaction, start, length, value)?;
-                (count, last) = (count + 1, page);
-                runs.next();
-            }
-            self.vault.post(transaction).await?;
+    /// Posts a transaction that marks (`value`) or clears a part of regions from [`parts`].
+    async fn post(&self, part: &[u64], value: bool) -> Result<()> {
+        let mut transaction = self.vault.begin();
+        for run in part.chunk_by(|one, next| one + 1 == *next) {
+            self.bitmap.put(&mut transaction, run[0], run.len() as u64, value)?;
         }
-        Ok(())
+        self.vault.post(transaction).await.map(drop)
     }
 
     /// Spawns the task that clears quiet regions, unless it runs. The task ends when no region is flushed; the next
@@ -334,28 +324,33 @@ impl Inner {
         });
     }
 
-    /// Clears all regions that may be cleared and had no write since `delay` before now; without regard to their last
-    /// write if `delay` is `None`.
-    async fn clear(&self, delay: Option<Duration>) -> Result<()> {
-        let since = match delay.map(|delay| quiet_since(self.env.now(), delay)) {
-            Some(None) => return Ok(()),
-            Some(since) => since,
-            None => None,
-        };
+    /// Clears all regions that may be cleared and had no write for `delay`.
+    async fn clear(&self, delay: Duration) -> Result<()> {
         let mut from = 0;
-        // A failed vault takes no clears; without an attempt, the regions stay known as marked.
-        while self.vault.failure().is_none() {
-            let quiet = self.state.borrow_mut().take_quiet(from, CLEARS_AT_ONCE, since);
+        loop {
+            // A failed vault takes no clears; without an attempt, the regions stay known as marked.
+            self.vault.failure().map_or(Ok(()), Err)?;
+            let quiet = self.state.borrow_mut().take_quiet(from, self.env.now(), delay);
             let Some(last) = quiet.last() else { return Ok(()) };
             from = last + 1;
-            let result = self.post(&quiet, false).await;
-            // If the vault failed, its log may contain the clear.
-            let is_marked = result.is_err() && self.vault.failure().is_none();
-            self.state.borrow_mut().cleared(&quiet, is_marked);
-            self.progress.wake();
-            result?;
+            self.clear_taken(&quiet).await?;
         }
-        Err(self.vault.failure().expect("the loop ended for it"))
+    }
+
+    /// Clears regions from [`State::take_quiet`].
+    async fn clear_taken(&self, regions: &[u64]) -> Result<()> {
+        let mut result = Ok(());
+        for part in parts(regions) {
+            let mut is_marked = true;
+            if result.is_ok() {
+                result = self.post(part, false).await;
+                // If the vault failed, its log may contain the clear.
+                is_marked = result.is_err() && self.vault.failure().is_none();
+            }
+            self.state.borrow_mut().cleared(part, is_marked);
+            self.progress.wake();
+        }
+        result
     }
 }
 
@@ -376,16 +371,29 @@ async fn clear_quiet(regions: &Weak<Inner>) -> bool {
     let Some(regions) = regions.upgrade() else { return false };
     let goes_on = !regions.is_closed.get()
         // After an error, the regions are still marked, and the next flush tries again.
-        && regions.clear(Some(regions.clear_delay)).await.is_ok()
+        && regions.clear(regions.clear_delay).await.is_ok()
         && !regions.is_closed.get()
         && regions.state.borrow().has_clearable();
     regions.is_clearing.set(goes_on);
     goes_on
 }
 
-/// Divides regions, which are in order, into runs of consecutive regions with bits in one page each.
-fn runs(regions: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let page = Bitmap::page_of;
-    let runs = regions.chunk_by(move |one, next| one + 1 == *next && page(*one) == page(*next));
-    runs.map(|run| (run[0], run.len() as u64))
+/// Divides regions, which are in order, into parts that one transaction each can change.
+fn parts(regions: &[u64]) -> Vec<&[u64]> {
+    let (mut all, mut start, mut runs, mut pages) = (Vec::new(), 0, 0, 0);
+    for at in 0..regions.len() {
+        let page = |at: usize| Bitmap::page_of(regions[at]);
+        let begins_page = at == start || page(at - 1) != page(at);
+        let begins_run = at == start || regions[at - 1] + 1 != regions[at];
+        runs += usize::from(begins_run);
+        pages += usize::from(begins_page);
+        if runs > RUNS_AT_ONCE || pages > PAGES_AT_ONCE {
+            all.push(&regions[start..at]);
+            (start, runs, pages) = (at, 1, 1);
+        }
+    }
+    if start < regions.len() {
+        all.push(&regions[start..]);
+    }
+    all
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::seeded::{self, Bug};
 use block::{ByteRange, Mono, Result};
 
-use super::{Division, Report};
+use super::{CLEARS_AT_ONCE, Division, Report};
 
 /// Regions that one commit marks, and the result of the commit.
 #[derive(Default)]
@@ -196,18 +196,18 @@ impl State {
         parts.any(|part| part.overlaps(range))
     }
 
-    /// Changes at most `most` regions, from region `from` on, from marked to clearing, and returns them. Only regions
-    /// that may be cleared and had no write since `since` change.
-    pub fn take_quiet(&mut self, from: u64, most: usize, since: Option<Mono>) -> Vec<u64> {
+    /// Changes regions from region `from` on, at most [`CLEARS_AT_ONCE`], from marked to clearing, and returns them. Only
+    /// regions that may be cleared and had no write for `delay` change.
+    pub fn take_quiet(&mut self, from: u64, now: Mono, delay: Duration) -> Vec<u64> {
         let flushed = self.flushed;
         let quiet = self.regions.range_mut(from..).filter(|(_, region)| {
-            region.may_be_cleared(flushed) && since.is_none_or(|since| region.last <= since)
+            region.may_be_cleared(flushed) && region.last.after(delay) <= now
         });
         let mark = |(number, region): (&u64, &mut Region)| {
             region.mark = Mark::Clearing;
             *number
         };
-        quiet.take(most).map(mark).collect()
+        quiet.take(CLEARS_AT_ONCE).map(mark).collect()
     }
 
     /// Whether a region may be cleared as soon as it was quiet long enough.
@@ -246,10 +246,4 @@ fn rest(part: ByteRange, gone: ByteRange) -> impl Iterator<Item = ByteRange> {
     let before = ByteRange::between(part.start(), part.end().min(gone.start()));
     let behind = ByteRange::between(part.start().max(gone.end()), part.end());
     before.into_iter().chain(behind)
-}
-
-/// Returns the time at which a write must have ended for its region to be quiet at `now`; `None` if there was no such
-/// time yet.
-pub fn quiet_since(now: Mono, clear_delay: Duration) -> Option<Mono> {
-    now.0.checked_sub(clear_delay).map(Mono)
 }

@@ -306,6 +306,37 @@ fn regions_reject_bitmap_of_other_length() {
     });
 }
 
+#[test]
+fn regions_on_many_pages_stay_marked_after_failed_clear() {
+    in_world(async |env| {
+        let scene = Scene::new(env).await;
+        let count = 200_000;
+        let division = Division::new(count * REGION, REGION).unwrap();
+        let mut transaction = scene.vault.begin();
+        let id = Regions::create(&mut transaction, "dev", 8, division).unwrap();
+        scene.vault.commit(transaction).await.unwrap();
+        let open = || Regions::open(env, &scene.vault, ("dev", 8), division, CLEAR_DELAY);
+        let regions = open().await.unwrap();
+        let numbers = (0..100).map(|n| n * 7).chain((1..7).map(|n| n * 33_000));
+        let begins = numbers.map(|n| Box::pin(regions.begin(division.range(n))));
+        all(begins.collect()).await.into_iter().for_each(|writing| drop(writing.unwrap()));
+        assert_eq!(open().await.unwrap().report().marked, 106);
+        let flush = || regions.flushed(regions.before_flush());
+        env.sleep(3 * SEALED_AFTER).await;
+        scene.vault.unload(id).await.unwrap();
+        scene.disk.fails.set(Fails { reads: true, ..Fails::default() });
+        flush();
+        scene.quiet().await;
+        assert_eq!(regions.report().marked, 106, "no page of the bitmap could be read");
+        drop(regions.begin(division.range(7)).await.unwrap());
+        scene.disk.fails.set(Fails::default());
+        flush();
+        scene.quiet().await;
+        assert_eq!(regions.report().marked, 0);
+        assert_eq!(open().await.unwrap().report().marked, 0);
+    });
+}
+
 /// Writes to regions, flushes, and waits for clears, with the data on a second disk. Some regions are written again
 /// while their clear is on its way or after it.
 fn play() -> Played {
