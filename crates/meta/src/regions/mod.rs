@@ -16,11 +16,11 @@
 //!   flush of its own: a power cut may undo it, and the region is then marked without need.
 //! - A write that begins while the clear of its region is on its way waits for the end of the clear's transaction, and
 //!   marks the region again. So the mark has a later record than the clear.
-//! - A region that was marked at the opening is cleared only after the owner has verified all of it, and has flushed
+//! - A region that was marked at the opening is cleared only after the owner has verified all its bytes, and has flushed
 //!   afterwards.
 //!
-//! **Memory.** Only marked regions and regions with writes have state: about 100 bytes for each of them, at most for
-//! size of the device / size of a region.
+//! **Memory.** Only marked regions and regions with writes have state: about 100 bytes for each such region. Their
+//! number is at most the size of the device divided by the size of a region.
 
 mod division;
 mod state;
@@ -37,8 +37,8 @@ use state::{Batch, State};
 
 pub use division::{Division, REGION_BYTES_MIN};
 
-/// Maximum number of regions that are cleared at once, in most cases by one transaction. A write to one of them waits for
-/// the clear.
+/// Maximum number of regions that are cleared at once, in most cases by one transaction. A write to such a
+/// region waits for the clear.
 pub const CLEARS_AT_ONCE: usize = 256;
 
 /// Maximum number of runs of regions in one transaction.
@@ -166,7 +166,7 @@ impl Regions {
     }
 
     /// Returns the parts that are not verified of the regions marked at the opening, in order. The owner may call any
-    /// method between two of them.
+    /// method while it iterates.
     pub fn unverified(&self) -> impl Iterator<Item = ByteRange> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -228,8 +228,8 @@ impl Regions {
         }
     }
 
-    /// Notes that the owner has verified or resynced a range, and that bytes of it cannot be unverified from now on.
-    /// A region marked at the opening is cleared only after calls for all of its bytes, and a flush after them.
+    /// Notes that the owner has verified or resynced a range.
+    /// A region marked at the opening is cleared only after calls for all its bytes, and a flush after them.
     ///
     /// # Panics
     /// If the range ends behind the device.

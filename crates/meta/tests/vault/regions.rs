@@ -21,7 +21,7 @@ const COUNT: u64 = 40_000;
 
 const CLEAR_DELAY: Duration = Duration::from_millis(100);
 
-/// A device with regions, whose vault is on a disk in memory.
+/// A device with regions, and its vault on a disk in memory.
 struct Scene {
     env: Env,
     disk: Rc<Disk>,
