@@ -285,6 +285,18 @@ bugs! {
     WrongUncounted = "193",
     /// 194 a mirror hides from a verifier the regions in which copies may differ
     PendingHidden = "194",
+    /// 200 a write to a region begins when the record of its mark is written, and not yet flushed
+    MarkNotFlushed = "200",
+    /// 201 a region is cleared before a flush of its last write
+    ClearedBeforeFlush = "201",
+    /// 202 a region that was marked at the opening is cleared before its owner has verified it
+    ClearedUnverified = "202",
+    /// 203 a write begins in a region with a clear on its way, as if the region were marked
+    WriteDuringClear = "203",
+    /// 204 a flush counts for writes that ended after the flush had begun
+    FlushCountsLater = "204",
+    /// 205 a region is cleared while a write to it is in flight
+    ClearedDuringWrite = "205",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -11,6 +11,7 @@
 //! | `ring/` | rings of records for logs and journals |
 //! | `journal/` | changes in a ring before they are written in place |
 //! | `vault/` | persistent objects that are too large for a label |
+//! | `regions/` | durable marks on the regions of a device that clients write, a service over a vault |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | inspection of every copy of a disk's label |
 //! | `io.rs` | requests to the disks that hold labels and vaults |
@@ -24,6 +25,7 @@ pub mod io;
 pub mod journal;
 mod label;
 mod place;
+pub mod regions;
 pub mod ring;
 mod signature;
 mod store;

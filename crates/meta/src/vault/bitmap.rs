@@ -36,11 +36,13 @@ impl Spec {
     }
 }
 
-/// State of a search for a run of clear bits.
+/// State of a search for a run of clear bits, or of set bits.
 struct Search {
-    /// Number of clear bits in a row at which the search ends.
+    /// Value of the bits in the run.
+    value: bool,
+    /// Number of such bits in a row at which the search ends.
     wanted: u64,
-    /// Whether the search accepts the first run of clear bits, even if it is shorter than `wanted`.
+    /// Whether the search accepts the first run of such bits, even if it is shorter than `wanted`.
     any: bool,
     start: u64,
     found: u64,
@@ -49,7 +51,7 @@ struct Search {
 impl Search {
     /// Adds `count` equal bits from bit `at` on to the search. Returns whether the search has ended.
     fn note(&mut self, at: u64, count: u64, set: bool) -> bool {
-        if set {
+        if set != self.value {
             if self.any && self.found > 0 {
                 return true;
             }
@@ -142,7 +144,7 @@ impl Bitmap {
     /// # Errors
     /// As [`Bitmap::test`].
     pub async fn find_clear(&self, from: u64, wanted: u64) -> Result<Option<u64>> {
-        let found = self.search(from, wanted, false).await?;
+        let found = self.search(from, wanted, false, false).await?;
         Ok(found.filter(|(_, count)| *count >= wanted).map(|(start, _)| start))
     }
 
@@ -152,13 +154,41 @@ impl Bitmap {
     /// # Errors
     /// As [`Bitmap::test`].
     pub async fn find_run(&self, from: u64, most: u64) -> Result<Option<(u64, u64)>> {
-        self.search(from, most, true).await
+        self.search(from, most, true, false).await
     }
 
-    async fn search(&self, from: u64, wanted: u64, any: bool) -> Result<Option<(u64, u64)>> {
+    /// Returns the first set bit at or after bit `from`, and the number of set bits in a row from that bit on; `None` if
+    /// no bit at or after `from` is set.
+    ///
+    /// # Errors
+    /// As [`Bitmap::test`].
+    pub async fn find_set(&self, from: u64) -> Result<Option<(u64, u64)>> {
+        self.search(from, u64::MAX, true, true).await
+    }
+
+    /// Returns the index of the page with bit `bit` among the pages of a bitmap.
+    pub(crate) fn page_of(bit: u64) -> u64 {
+        (FIRST + bit) / PER_PAGE
+    }
+
+    /// Returns the number of bits of the bitmap.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the object is no bitmap.
+    pub fn bits(&self) -> Result<u64> {
+        Ok(self.length(0)?.length)
+    }
+
+    async fn search(
+        &self,
+        from: u64,
+        wanted: u64,
+        any: bool,
+        value: bool,
+    ) -> Result<Option<(u64, u64)>> {
         let entry = self.length(from)?;
         let (mut at, end) = (FIRST + from, FIRST + entry.length);
-        let mut search = Search { wanted: wanted.max(1), any, start: at, found: 0 };
+        let mut search = Search { value, wanted: wanted.max(1), any, start: at, found: 0 };
         while at < end {
             let base = at / PER_PAGE * PER_PAGE;
             let stop = end.min(base + PER_PAGE);

@@ -9,5 +9,7 @@ mod figures;
 mod golden;
 mod model;
 mod objects;
+mod regions;
+mod regions_model;
 mod room;
 mod scene;
