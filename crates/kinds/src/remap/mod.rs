@@ -47,9 +47,7 @@ use meta::vault::standing_bytes;
 
 use blocks::{BATCH_BLOCKS, WINDOW};
 use device::{Parts, Remap};
-use layout::{
-    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout, log_bytes,
-};
+use layout::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, BLOCKS_MAX, Layout};
 use opening::Opening;
 use record::Record;
 
@@ -238,11 +236,11 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         );
         fault("on", words);
     }
-    let (layout, vault_bytes) = Layout::new(block, size / block, &data.info, ports.apart());
-    if layout.places == 0 || vault_bytes > meta.info.size {
+    let (layout, vault) = Layout::new(block, size / block, &data.info, ports.apart());
+    if layout.places == 0 || vault.bytes > meta.info.size {
         let words = format!(
             "the map takes {} of {:?}, which has {}; a larger block takes less",
-            write_size(vault_bytes),
+            write_size(vault.bytes),
             meta.name,
             write_size(meta.info.size)
         );
@@ -253,7 +251,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     }
     let info = info(&layout, &data.info, &meta.info);
     // A block of zeros, and the vault.
-    let standing = block as usize + standing_bytes(log_bytes(size / block));
+    let standing = block as usize + standing_bytes(vault.log_bytes);
     let needs = Needs { standing_bytes: standing as u32, ..Needs::children(WINDOW as u32) };
     Ok(DevicePlan { info, needs })
 }
@@ -297,7 +295,7 @@ async fn open(
     let (data, meta) = (lowers[ports.data].clone(), lowers[ports.meta].clone());
     let block = block_bytes(given);
     let blocks = given.size(&SIZE).unwrap_or_default() / block;
-    let (layout, vault_bytes) = Layout::new(block, blocks, data.info(), ports.apart());
+    let (layout, vault_size) = Layout::new(block, blocks, data.info(), ports.apart());
     if block > u64::from(data.info().max_transfer) {
         let most = data.info().max_transfer;
         bail!(
@@ -311,7 +309,7 @@ async fn open(
         env: env.clone(),
         data,
         meta,
-        vault_bytes,
+        vault_size,
         kept: Kept::new(kept.clone(), lowers.len(), info.read_only),
         kept_paused: Cell::new(false),
         policy: policy(given),

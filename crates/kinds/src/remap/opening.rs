@@ -8,7 +8,7 @@ use meta::Uuid;
 use meta::alloc::{Allocator, Policy};
 use meta::vault::{Options, Shape, Vault};
 
-use super::layout::{Layout, log_bytes};
+use super::layout::{Layout, VaultSize};
 use super::record::Record;
 use crate::kept::{Kept, Start};
 
@@ -26,9 +26,9 @@ const OBJECTS: u32 = 8;
 pub struct Opening {
     pub env: Env,
     pub data: Lower,
-    /// The lower with the vault; `vault_bytes` is the most bytes of that lower that the vault uses.
+    /// The lower with the vault; `vault_size` has the most bytes of that lower that the vault uses.
     pub meta: Lower,
-    pub vault_bytes: u64,
+    pub vault_size: VaultSize,
     pub kept: Kept,
     /// Whether packing is paused, according to the state in the labels.
     pub kept_paused: Cell<bool>,
@@ -91,8 +91,8 @@ impl Opening {
     /// # Errors
     /// Errors of creating the vault on the disks.
     pub async fn format(&self, layout: &Layout) -> Result<Uuid> {
-        let log_bytes = Some(log_bytes(layout.blocks));
-        let shape = Shape { log_bytes, objects: OBJECTS, bytes: Some(self.vault_bytes) };
+        let VaultSize { bytes, log_bytes } = self.vault_size;
+        let shape = Shape { log_bytes: Some(log_bytes), objects: OBJECTS, bytes: Some(bytes) };
         let made = Vault::format(&self.env, std::slice::from_ref(&self.meta), shape).await?;
         let vault = self.vault(made, Access::Full).await?;
         let mut transaction = vault.begin();

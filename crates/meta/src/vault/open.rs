@@ -13,6 +13,7 @@ use super::geometry::{
     Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS, record_bytes_max,
 };
 use super::page::PAGE_BYTES;
+use super::records::IN_FLIGHT_MAX;
 use super::replay;
 use super::replicas::{CopyState, Durable, Replica, Replicas};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
@@ -267,10 +268,10 @@ impl Inner {
 /// Returns the bytes of the buffer pool that an open vault with a log of `log_bytes` bytes reserves.
 pub fn standing_bytes(log_bytes: u64) -> usize {
     let record = (record_bytes_max(log_bytes) as usize).next_power_of_two();
-    record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES
+    IN_FLIGHT_MAX * record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES
 }
 
-/// Reserves the buffers for one record, and for the pages that are read and written at the same time. So a commit never
+/// Reserves the buffers for the records in flight, and for the pages that are read and written at the same time. So a commit never
 /// waits for buffers that are held by requests which wait for this commit.
 fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     let bytes = standing_bytes(geometry.log_bytes);

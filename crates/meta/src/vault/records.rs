@@ -20,7 +20,7 @@ use crate::io::all_of;
 
 /// Maximum number of records in flight. A few keep the disks busy; with more, records would contain fewer transactions
 /// and cost more bytes.
-const IN_FLIGHT_MAX: usize = 3;
+pub(super) const IN_FLIGHT_MAX: usize = 3;
 
 /// The content of one record of the log.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Buf, ByteRange, ChildId, Core, Done, Env, Lower, Op, Result, Started, error};
+use block::{Buf, ByteRange, ChildId, Core, Done, Env, Info, Lower, Op, Result, Started, error};
 use meta::Uuid;
 use meta::journal::{InPlace, Journal, NewPart, Opened, Options, Part, PartKind, RING_START};
 use sim::SimWorld;
@@ -270,7 +270,7 @@ impl Copied {
 
     /// Returns a handle to the device.
     pub fn lower(self) -> Lower {
-        let info = self.0[0].lower().info().clone();
+        let info = Info { copies: 2, ..self.0[0].lower().info().clone() };
         Lower::new(Rc::new(self), 0, info, "two copies".into())
     }
 }
