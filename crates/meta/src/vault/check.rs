@@ -34,9 +34,9 @@ impl Findings {
 }
 
 impl Vault {
-    /// Verifies every current copy of the vault: both superblocks, every page to which the map of pages points, the
-    /// log objects, and the counts of the bitmaps. Opening has verified the log of the vault. Writes nothing; but the next checkpoint of a vault that
-    /// is open for writing rewrites pages that are damaged on one copy and intact on another.
+    /// Verifies every current copy of the vault: both superblocks, every page to which the map of pages points, the log
+    /// objects, and the counts of the bitmaps. Opening has verified the log of the vault. Writes nothing; but the next
+    /// checkpoint of a vault that is open for writing rewrites pages that are damaged on one copy and intact on another.
     ///
     /// # Errors
     /// The error of a disk that cannot be read.

@@ -271,8 +271,8 @@ pub fn standing_bytes(log_bytes: u64) -> usize {
     IN_FLIGHT_MAX * record + (WINDOW + 1 + READS_MAX + COPIES_MAX) * PAGE_BYTES
 }
 
-/// Reserves the buffers for the records in flight, and for the pages that are read and written at the same time. So a commit never
-/// waits for buffers that are held by requests which wait for this commit.
+/// Reserves the buffers for the records in flight, and for the pages that are read and written at the same time. So a
+/// commit never waits for buffers that are held by requests which wait for this commit.
 fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     let bytes = standing_bytes(geometry.log_bytes);
     if env.pool().reserve(bytes) {
