@@ -45,6 +45,6 @@ pub use types::{
     Applied, ApplyRequest, AttachRequest, Attached, Byte, ChangeWay, CommandRequest, CommandTo,
     Counts, DetachRequest, DeviceStatus, DiskChange, DiskRequest, EventLine, EventsAfter,
     ExportView, ForgottenDisk, GraphView, History, Job, JobRequest, Means, MemberRequest, NodeView,
-    PastSpec, Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, Top, TopRow,
-    UndoRequest, VolumeName, VolumePage, VolumeView, VolumesAfter,
+    PastSpec, Power, Problem, ResizeRequest, ScrubRequest, SpecText, Status, StatusRow, Top,
+    TopRow, UndoRequest, VolumeName, VolumePage, VolumeView, VolumesAfter,
 };

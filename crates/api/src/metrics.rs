@@ -229,6 +229,7 @@ mod tests {
             next: None,
             scrub: None,
             room: Some(SpaceUse { taken_bytes: 5, of_bytes: 9 }),
+            rows: Vec::new(),
         };
         let status = Status {
             graph: name.to_owned(),

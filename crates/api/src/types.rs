@@ -237,8 +237,20 @@ pub struct DeviceStatus {
     /// Space taken and available; `None` if the device does not allocate blocks.
     #[serde(default)]
     pub room: Option<SpaceUse>,
+    /// Rows of the kind's own, in the order in which the device reports them; empty for most kinds.
+    #[serde(default)]
+    pub rows: Vec<StatusRow>,
     /// Command that the user should enter next; `None` if nothing must be done.
     pub next: Option<String>,
+}
+
+/// A row in the status of a device, whose meaning the manual of its kind explains.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StatusRow {
+    /// Name of the row.
+    pub name: String,
+    /// Value of the row, in words for the user.
+    pub value: String,
 }
 
 /// An event of a device, as the routes for events report it.

@@ -43,7 +43,8 @@ mod window;
 pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero};
 pub use check::check;
 pub use control::{
-    Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub, SpaceUse,
+    Difference, Health, Job, JobState, Member, MemberState, Progress, ROWS_MAX, Report, Scrub,
+    SpaceUse,
 };
 pub use copies::{COPIES_MAX, Copies, CopyNumbers};
 pub use deadline::{Deadline, Guard};

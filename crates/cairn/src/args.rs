@@ -50,7 +50,7 @@ enum Verb {
     /// List running graphs, and their addresses for clients
     Ls(Named),
     /// Report the state of every graph, and the next command to type
-    Status(Named),
+    Status(status::StatusArgs),
     /// Draw the graph of a spec, or the running graphs
     Graph(graph::GraphArgs),
     /// Show rates of every device, each second
@@ -121,7 +121,7 @@ impl Args {
             Verb::Undo(args) => args.run(form),
             Verb::Show(args) => args.run(form),
             Verb::Ls(at) => ls::run(&at.at(), form),
-            Verb::Status(at) => status::run(&at.at(), form),
+            Verb::Status(args) => args.run(form),
             Verb::Graph(args) => args.run(form),
             Verb::Top(args) => args.run(form),
             Verb::Locate(args) => args.run(form),

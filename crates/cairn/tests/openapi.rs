@@ -187,6 +187,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         next: Some(text()),
         scrub: Some(scrub.clone()),
         room: Some(room),
+        rows: vec![StatusRow { name: text(), value: text() }],
     };
     let job = Job {
         number: 1,
@@ -327,6 +328,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         of("Progress", &progress),
         of("MemberStatus", &member),
         of("DeviceStatus", &device),
+        of("StatusRow", &device.rows[0]),
         of("Status", &status),
         of("NodeView", &node),
         of("ExportView", &export),

@@ -11,8 +11,8 @@ mod shared;
 mod verb;
 
 pub use report::{
-    Cause, Difference, Health, Job, JobState, Member, MemberState, Progress, Report, Scrub,
-    SpaceUse,
+    Cause, Difference, Health, Job, JobState, Member, MemberState, Progress, ROWS_MAX, Report,
+    Scrub, SpaceUse,
 };
 pub use shared::{Nothing, copies, job, member, state, volume};
 pub use verb::{

@@ -23,7 +23,12 @@ pub struct Report {
     pub jobs: Vec<Job>,
     /// Use of the device's space, if the device allocates space by itself.
     pub room: Option<SpaceUse>,
+    /// Rows of the kind's own, each with a name and a value in words: at most [`ROWS_MAX`], further rows are not shown.
+    pub rows: Vec<(String, String)>,
 }
+
+/// Largest number of rows of a device that are shown.
+pub const ROWS_MAX: usize = 1024;
 
 /// Used and total space of a device that allocates blocks when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -218,6 +218,7 @@ pub const VERBS: &[VerbPage] = &[
         files: &[CONTROL, DAEMON, RUNTIME],
         examples: &[
             ("cairn status", "Reports the state of every graph, and the next command to type."),
+            ("cairn status --all home", "Also the counters and the rows of each device."),
             ("cairn -o json status home", "The same about one graph, for a program."),
         ],
         see: &["cairn-events(1)", "cairn-top(1)", "cairn-check(1)"],

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use api::routes::{self, Route};
 use api::{
     AttachRequest, Attached, Bridge, Byte, CommandRequest, Counts, DeviceStatus, GraphView,
-    Handler, Health, LocateStep, MemberRequest, Power, ScrubRequest, Status, Top, TopRow, metrics,
+    Handler, Health, LocateStep, MemberRequest, Power, ScrubRequest, Status, StatusRow, Top,
+    TopRow, metrics,
 };
 use block::control::copies::{Action, Scrub};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Verb, find_verb};
-use block::{ErrorKind, MemberState, Report, error};
+use block::{ErrorKind, MemberState, ROWS_MAX, Report, error};
 use engine::{Engine, NodeId};
 use graph::spec::Planned;
 use graph::{Graph, Member};
@@ -314,6 +315,7 @@ impl Serving {
 }
 
 fn device(engine: &Engine, member: &Member, report: Report) -> DeviceStatus {
+    let rows = report.rows.into_iter().take(ROWS_MAX);
     DeviceStatus {
         name: member.name.clone(),
         kind: member.kind.name.to_owned(),
@@ -324,6 +326,7 @@ fn device(engine: &Engine, member: &Member, report: Report) -> DeviceStatus {
         errors: engine.counters(member.counted(), |counters| counters.errors()),
         scrub: report.scrub,
         room: report.room,
+        rows: rows.map(|(name, value)| StatusRow { name, value }).collect(),
         next: report.next,
     }
 }

@@ -5,30 +5,47 @@ use std::time::Duration;
 
 use api::{
     Attached, DeviceStatus, Health, Job, JobState, KeptGraph, Member, MemberState, Phase, Progress,
-    SpaceUse, Status, routes,
+    SpaceUse, Status, StatusRow, routes,
 };
 use block::units::{format_duration, format_size};
+use clap::Args;
 use kind::Lowers;
 
 use crate::exit::{Exit, Result};
 use crate::out::{self, Form, count};
 use crate::registry::REGISTRY;
-use crate::running::{self, At};
+use crate::running::{self, At, Named};
 
-/// Prints the status of every graph. The exit code is that of the graph with the worst health.
-pub fn run(at: &At, form: Form) -> Result {
-    let found = all(at);
-    note_remains(found.as_deref().unwrap_or_default());
-    let (all, jobs): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
-    form.print(&all, || match all.is_empty() {
-        true => running::idle(&[]),
-        false => all.iter().zip(&jobs).map(|(status, jobs)| text(status, jobs)).collect(),
-    })?;
-    Ok(match all.iter().map(|status| status.health).max() {
-        Some(Health::Failed) => Exit::Damaged,
-        Some(Health::Degraded) => Exit::Degraded,
-        Some(Health::Ok | Health::Limited) | None => Exit::Ok,
-    })
+/// Arguments of `status`.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Show also the counters and the rows of every device
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    named: Named,
+}
+
+impl StatusArgs {
+    /// Prints the status of every graph. The exit code is that of the graph with the worst health.
+    pub fn run(self, form: Form) -> Result {
+        let found = all(&self.named.at());
+        note_remains(found.as_deref().unwrap_or_default());
+        let (all, jobs): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
+        let graph = |(status, jobs): (&Status, &Vec<Job>)| {
+            let figures = if self.all { figures(&status.devices) } else { String::new() };
+            text(status, jobs) + &figures
+        };
+        form.print(&all, || match all.is_empty() {
+            true => running::idle(&[]),
+            false => all.iter().zip(&jobs).map(graph).collect(),
+        })?;
+        Ok(match all.iter().map(|status| status.health).max() {
+            Some(Health::Failed) => Exit::Damaged,
+            Some(Health::Degraded) => Exit::Degraded,
+            Some(Health::Ok | Health::Limited) | None => Exit::Ok,
+        })
+    }
 }
 
 /// Prints a note about each attached device of which the server has ended; `all` has the status of every graph. Parts
@@ -193,6 +210,22 @@ fn text(status: &Status, jobs: &[Job]) -> String {
     text
 }
 
+/// Returns the counters and the rows of all devices, a line for each.
+fn figures(devices: &[DeviceStatus]) -> String {
+    let mut text = String::new();
+    for DeviceStatus { name, counters, rows, .. } in devices {
+        let rows = rows.iter().map(|StatusRow { name, value }| (name, value.clone()));
+        let lines: Vec<_> =
+            counters.iter().map(|(name, n)| (name, n.to_string())).chain(rows).collect();
+        let width = lines.iter().map(|(row, _)| row.len()).max().unwrap_or(0);
+        for (row, value) in lines {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "  {name}: {row:width$}  {value}");
+        }
+    }
+    text
+}
+
 /// Whether the device is a disk: its kind has no lowers.
 fn is_disk(device: &DeviceStatus) -> bool {
     REGISTRY.find(&device.kind).is_some_and(|kind| kind.lowers == Lowers::None)
@@ -236,6 +269,28 @@ fn how_far(progress: Progress, past: Option<Duration>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status_figures_have_counters_then_rows_of_each_device() {
+        let row =
+            |name: &str, value: &str| StatusRow { name: name.to_owned(), value: value.to_owned() };
+        let device = DeviceStatus {
+            name: "w".to_owned(),
+            kind: "pass".to_owned(),
+            health: Health::Ok,
+            summary: String::new(),
+            members: Vec::new(),
+            counters: [("writes".to_owned(), 7)].into(),
+            errors: 0,
+            scrub: None,
+            room: None,
+            rows: vec![row("9 MiB", "2 writes"), row("10 MiB", "5 writes")],
+            next: None,
+        };
+        let silent = DeviceStatus { counters: [].into(), rows: Vec::new(), ..device.clone() };
+        let text = figures(&[device, silent]);
+        assert_eq!(text, "  w: writes  7\n  w: 9 MiB   2 writes\n  w: 10 MiB  5 writes\n");
+    }
 
     #[test]
     fn status_line_reports_resync_progress_speed_and_time() {
