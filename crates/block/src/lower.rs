@@ -81,15 +81,16 @@ impl Done {
 #[derive(Clone)]
 pub struct Lower {
     core: Rc<dyn Core>,
-    node: usize,
+    flush_id: usize,
     info: Rc<Info>,
     name: Rc<str>,
 }
 
 impl Lower {
-    /// Creates a handle to the lower that is node `node` of the graph. Only the engine calls it.
-    pub fn new(core: Rc<dyn Core>, node: usize, info: Info, name: Rc<str>) -> Self {
-        Self { core, node, info: Rc::new(info), name }
+    /// Creates a handle to a lower. Only the engine calls it. Two lowers have the same `flush_id` if a flush of one is a
+    /// flush of the other.
+    pub fn new(core: Rc<dyn Core>, flush_id: usize, info: Info, name: Rc<str>) -> Self {
+        Self { core, flush_id, info: Rc::new(info), name }
     }
 
     /// Returns the facts about the lower.
@@ -102,9 +103,9 @@ impl Lower {
         &self.name
     }
 
-    /// Returns the number of the lower's node in the graph.
-    pub fn node(&self) -> usize {
-        self.node
+    /// Whether a flush of this lower is also a flush of `other`: both are parts of the same device, or the same.
+    pub fn is_flushed_with(&self, other: &Self) -> bool {
+        self.flush_id == other.flush_id
     }
 
     /// Starts `op` on the lower. The request runs to its end even if the returned child is dropped.

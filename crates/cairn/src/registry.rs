@@ -44,6 +44,7 @@ crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
 migrate graph: speed leave
 remap graph: size block policy meta cache pack speed
+wear graph: meta
 pool graph: cache discard
 versioned graph: size cache discard
 nbd local: nbd tls timeout reconnect replay connections unsafe_replica
@@ -75,6 +76,7 @@ crypt behaviour: kdf_memory kdf_passes
 migrate behaviour: speed leave
 remap bytes: size block meta
 remap behaviour: policy cache pack speed
+wear bytes: meta
 pool behaviour: cache discard
 versioned bytes: size
 versioned behaviour: cache discard

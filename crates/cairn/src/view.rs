@@ -48,7 +48,9 @@ pub fn power(node: &PlannedNode) -> Power {
     match node.kind.maker {
         Maker::Table(_) => Power::Table,
         Maker::Hooks { .. } => Power::Hooks,
-        Maker::Device { .. } | Maker::Stateful { .. } | Maker::Volume => Power::Device,
+        Maker::Device { .. } | Maker::Stateful { .. } | Maker::Stored(_) | Maker::Volume => {
+            Power::Device
+        }
         Maker::Disk { .. } => Power::Disk,
     }
 }

@@ -10,7 +10,7 @@ use graph::labels::{
     split_brain_of,
 };
 use graph::spec::{KnownDisk, Local, NOT_FOUND, Planned, PlannedNode, Severity, Spec};
-use kind::{Maker, Summary};
+use kind::Summary;
 use meta::{Area, Inspection, Label, Uuid};
 
 use crate::{
@@ -543,7 +543,7 @@ impl Checking<'_> {
     fn kept(&mut self, planned: &Planned, named: &Named) -> Vec<CheckedDevice> {
         let mut all = Vec::new();
         for node in &planned.nodes {
-            let Maker::Stateful { describe, .. } = node.kind.maker else { continue };
+            let Some(describe) = node.kind.maker.describe() else { continue };
             let mut newest: Option<(u64, Summary)> = None;
             for ProbedDisk { place, label, .. } in self.seen {
                 let Some(cell) = label.cells.get(&node.name) else { continue };

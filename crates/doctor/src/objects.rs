@@ -39,7 +39,7 @@ pub async fn check(
     // Devices that cannot open without a setting that labels do not contain, such as a key: by name, with the setting.
     let locked: BTreeMap<_, _> =
         keyed.chain(local.map(|(name, option, _)| (name, option.name))).collect();
-    for node in planned.nodes.iter().filter(|node| node.kind.capabilities.keeps_objects) {
+    for node in planned.nodes.iter().filter(|node| node.kind.keeps_objects()) {
         let beneath = planned.down_from(&node.name);
         let disks = beneath.nodes.iter().filter(|node| node.role == Role::Disk);
         let missing =

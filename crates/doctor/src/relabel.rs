@@ -18,7 +18,6 @@ use graph::labels::{
     split_brain_of,
 };
 use graph::spec::Planned;
-use kind::Maker;
 use meta::{Area, ForeignContent, Inspection, Label, Machine, Wrong};
 use serde::Serialize;
 
@@ -299,7 +298,7 @@ impl Graph<'_> {
         let is_elsewhere =
             |device: &str| self.seen.iter().any(|seen| seen.label.cells.contains_key(device));
         let mut keepers = self.planned.nodes.iter().filter(|node| {
-            let keeps = matches!(node.kind.maker, Maker::Stateful { .. });
+            let keeps = node.kind.maker.keeps_state();
             keeps && self.planned.beneath(&node.name).iter().any(|disk| disk == name)
         });
         let Some(node) = keepers.find(|node| !is_elsewhere(&node.name)) else {

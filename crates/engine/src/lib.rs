@@ -311,12 +311,12 @@ impl Engine {
     /// Returns a handle to the node for a device above. The handle keeps the node alive, but not the engine: a request
     /// that is started after the engine was dropped fails.
     pub fn lower(&self, id: NodeId) -> Lower {
-        self.lower_of(id, &self.node(id))
+        self.lower_of(&self.node(id))
     }
 
-    fn lower_of(&self, id: NodeId, node: &Rc<Node>) -> Lower {
+    fn lower_of(&self, node: &Rc<Node>) -> Lower {
         let below = Below { engine: Rc::downgrade(&self.0), node: node.clone() };
-        Lower::new(Rc::new(below), id, node.info.clone(), node.name.clone())
+        Lower::new(Rc::new(below), node.flush_id(), node.info.clone(), node.name.clone())
     }
 
     /// Returns the facts about the device of the node `id`: size, block size and abilities.

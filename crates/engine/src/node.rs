@@ -49,6 +49,16 @@ impl Node {
         Self { name, info, power, reserve, counters, closed, rewrites }
     }
 
+    /// Returns a number that the nodes have in common of which each flush is a flush of the same node: a table over one
+    /// lower, and a hook, pass a flush to the node below.
+    pub fn flush_id(self: &Rc<Self>) -> usize {
+        match &self.power {
+            Power::Table { lowers, .. } if lowers.len() == 1 => lowers[0].flush_id(),
+            Power::Hooks { next, .. } => next.flush_id(),
+            _ => Rc::as_ptr(self).addr(),
+        }
+    }
+
     /// Returns the error for a request that arrives after the device of the node was closed.
     #[cold]
     pub fn refusal(&self) -> Error {

@@ -22,7 +22,7 @@ use super::node::{Node, Power};
 use super::reserve::Reserve;
 use super::share::Need;
 use super::slot::AnyDevice;
-use super::{Engine, Inner, NodeId, Owner};
+use super::{Engine, Inner, Owner};
 
 /// Length in bytes of the longest piece of a request. So the memory for one request does not grow with its length.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -69,13 +69,13 @@ struct Pieces {
 
 impl Engine {
     /// Returns a node over `node` for requests that `node` does not accept as they are.
-    pub(super) fn pieces(&self, id: NodeId, node: &Rc<Node>) -> Rc<Node> {
+    pub(super) fn pieces(&self, node: &Rc<Node>) -> Rc<Node> {
         let needs = Needs { children: 1, scratch_copies: 2, ..Needs::LEAF };
         let reserve = Reserve::of_device(needs, node.info.block_size, &[node.reserve]);
         let info = info(&node.info);
         let device: Rc<dyn AnyDevice> = Rc::new(Pieces {
             info: info.clone(),
-            lower: self.lower_of(id, node),
+            lower: self.lower_of(node),
             node: node.clone(),
             engine: Rc::downgrade(&self.0),
             pool: self.0.pool.clone(),

@@ -111,7 +111,7 @@ impl Engine {
 
     fn target(&self, id: NodeId) -> Target {
         let node = self.node(id);
-        let pieces = self.pieces(id, &node);
+        let pieces = self.pieces(&node);
         Target { id: Some(id), node, pieces }
     }
 }

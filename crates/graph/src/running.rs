@@ -12,7 +12,8 @@ use block::{
     Port, Report, Result, ScopeGuard, StateStore, Table, bail,
 };
 use engine::{AnyDevice, AnyVolumes, Engine, HeldVolume, Holder, NodeId, Targets, VolumeSet};
-use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value};
+use kind::home::Room;
+use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value, data_info};
 
 use crate::fusion::Fusion;
 use crate::labels::{self, DataSource, Labels, is_looked_at};
@@ -46,6 +47,8 @@ pub struct Member {
     /// The nodes of the engine that were made for the disk or device, and that are removed with it; the top one is
     /// last.
     made: Vec<NodeId>,
+    /// The mapping of the data of a device with objects to its first lower.
+    data: Option<Rc<Table>>,
     body: Body,
 }
 
@@ -301,6 +304,7 @@ impl Graph {
             let around = plan.around.clone();
             MakerArgs { lowers, around, ..MakerArgs::new(config, env) }
         };
+        let mut data = None;
         let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
             Maker::Hooks { make, .. } => {
@@ -319,6 +323,21 @@ impl Graph {
                 let state = building.kept(index);
                 let device = make(MakerArgs { state, ..making(&given) }).await?;
                 self.device(&plan.name, device, plan.needs, &below)?
+            }
+            Maker::Stored(stored) => {
+                let facts: Vec<_> = below.iter().map(|node| self.engine.info(*node)).collect();
+                let room = stored.room(plan.kind, &plan.given, &facts, building.kept(index))?;
+                data = Some(Rc::new(room.data.clone()));
+                let parts = self.parts_of(plan, &room)?;
+                let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
+                let args = MakerArgs { lowers, ..making(&plan.given) };
+                let made = stored
+                    .make(plan.kind, args, room)
+                    .await
+                    .and_then(|device| self.device(&plan.name, device, plan.needs, &parts));
+                let forget = || parts.iter().for_each(|node| self.engine.forget(*node));
+                let (own, body, info) = made.inspect_err(|_| forget())?;
+                (parts.into_iter().chain(own).collect(), body, info)
             }
             Maker::Volume => return self.volume(building, plan).await,
             Maker::Disk { .. } if plan.has_label() => self.labelled(building, index)?,
@@ -339,7 +358,7 @@ impl Graph {
         };
         let node = *made.last().expect("a new device has a node");
         let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
-        Ok(Member { name, kind, lowers, info, node, made, body })
+        Ok(Member { name, kind, lowers, info, node, made, data, body })
     }
 
     /// Makes the member for a volume, which the set of volumes holds for the graph.
@@ -349,7 +368,7 @@ impl Graph {
         let Some((node, held)) = found else { bail!(NotFound, "the volume is not open") };
         let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
         let (info, body) = (self.engine.info(node), Body::Volume(held));
-        Ok(Member { name, kind, lowers, info, node, made: Vec::new(), body })
+        Ok(Member { name, kind, lowers, info, node, made: Vec::new(), data: None, body })
     }
 
     fn hooks(&self, plan: &PlannedNode, hooks: Rc<dyn Hooks>, below: &[NodeId]) -> Result<Made> {
@@ -367,6 +386,20 @@ impl Graph {
     ) -> Result<Made> {
         let node = self.engine.add_device(name, device.clone(), needs, below)?;
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
+    }
+
+    /// Makes the nodes for the parts of the lowers of a device with objects: its data, and the room of its objects.
+    fn parts_of(&self, plan: &PlannedNode, room: &Room) -> Result<[NodeId; 2]> {
+        let [below, store] = [0, room.port].map(|port| &self.nodes[plan.lowers[port]]);
+        let part = |below: &Member, own: &Table, info: Info| {
+            let fusion = Fusion::over(own.clone(), &[(below.node, below.fusion())])?;
+            self.engine.add_table(&below.name, info, Rc::new(fusion.fused), &fusion.ports)
+        };
+        let facts = self.engine.info(store.node);
+        let info = data_info(&self.engine.info(below.node), &facts, room.data.size());
+        let data = part(below, &room.data, info)?;
+        let store = part(store, &room.store, Info { size: room.store.size(), ..facts });
+        Ok([data, store.inspect_err(|_| self.engine.forget(data))?])
     }
 
     /// Makes the node of a labelled disk: a table over the raw disk that leaves out the label areas at both ends.
@@ -572,7 +605,13 @@ impl Graph {
         most: usize,
     ) -> Result<Vec<Below>> {
         let places = match &member.body {
-            Body::Device(device) => resolved(&**device, range, most).await?,
+            Body::Device(device) => {
+                let places = resolved(&**device, range, most).await?;
+                match &member.data {
+                    Some(data) => places.into_iter().flat_map(|at| in_lower(data, at)).collect(),
+                    None => places,
+                }
+            }
             Body::Volume(held) => match held.node() {
                 Some((device, _)) => resolved(&*device, range, most).await?,
                 None => bail!(InUse, "a live change of the graph is replacing {}", member.name),
@@ -597,6 +636,16 @@ impl Graph {
         }
         Ok(places)
     }
+}
+
+/// Maps a place in the data of a device with objects to places in its first lower.
+fn in_lower(data: &Table, place: Below) -> impl Iterator<Item = Below> {
+    let Below { range, above, .. } = place;
+    data.map(range).map(move |run| Below {
+        above: above + (run.start - range.start()),
+        range: run.range,
+        ..place.clone()
+    })
 }
 
 /// Returns the byte ranges of the lowers that hold a range of `device`. Stops after `most + 1` of them. A device that

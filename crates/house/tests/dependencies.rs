@@ -10,7 +10,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("wire", &["block"]),
     ("house", &[]),
     ("engine", &["block"]),
-    ("kind", &["block", "engine"]),
+    ("kind", &["block", "engine", "meta"]),
     ("graph", &["block", "engine", "kind", "meta"]),
     ("doctor", &["block", "engine", "graph", "kind", "meta"]),
     ("tls", &["block"]),

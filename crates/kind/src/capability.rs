@@ -1,6 +1,6 @@
 //! Facts about a kind that other code uses instead of the name of the kind, which is only for people.
 
-use crate::{Effect, Kind, Lowers, OptionSpec, Scope, ValueType};
+use crate::{Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType};
 
 /// Facts about a kind of device that its options and its maker do not contain.
 #[derive(Clone, Copy)]
@@ -11,7 +11,7 @@ pub struct Capabilities {
     pub names_members: bool,
     /// The options of a kind that moves the bytes of its first lower to its second; `None` for any other kind.
     pub moves: Option<Moving>,
-    /// Whether a device of the kind keeps objects on the disks beneath it, besides its state in the labels.
+    /// Whether a device of the kind keeps objects on the disks beneath it that [`crate::Maker::Stored`] does not declare.
     pub keeps_objects: bool,
     /// Whether a device of the kind holds volumes ([`block::Device::volumes`]). Such a device may have no bytes of its
     /// own. Clients open its volumes by name, so it needs no export.
@@ -44,6 +44,11 @@ pub struct Moving {
 }
 
 impl Kind {
+    /// Whether devices of the kind have objects on the disks beneath them, which [`block::control::state::Check`] checks.
+    pub fn keeps_objects(&self) -> bool {
+        self.capabilities.keeps_objects || matches!(self.maker, Maker::Stored(_))
+    }
+
     /// Returns the option of the kind that names the source of a device's secret, if it has one.
     pub fn secret(&self) -> Option<&'static OptionSpec> {
         self.options.iter().find(|option| option.scope == Scope::Secret)

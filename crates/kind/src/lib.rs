@@ -14,6 +14,7 @@ use block::{
 use fixedbitset::FixedBitSet;
 
 mod capability;
+mod stored;
 mod surroundings;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -21,6 +22,8 @@ pub mod testing;
 pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
+pub use meta::home;
+pub use stored::{Declare, META, MakeStored, Stored, data_info};
 pub use surroundings::{Surroundings, Upper, Verified};
 
 /// A kind of device: its options, its manual, and the functions that make a device.
@@ -208,10 +211,10 @@ pub struct Beneath {
 }
 
 impl Beneath {
-    /// Returns the disks and devices beneath the device `name`, which has `number` in the graph.
-    pub fn of(name: &str, number: usize, maker: Maker, lowers: &[LowerConfig]) -> Self {
-        let mut in_place = vec![name.to_owned()];
-        let stays = matches!(maker.bytes(), Bytes::Passthrough | Bytes::Transformed);
+    /// Returns the disks and devices beneath the device `given`, which has `number` in the graph.
+    pub fn of(given: &DeviceConfig, number: usize, maker: Maker) -> Self {
+        let (mut in_place, lowers) = (vec![given.name.clone()], &given.lowers);
+        let stays = matches!(maker.bytes(given), Bytes::Passthrough | Bytes::Transformed);
         let below = lowers.first().filter(|_| stays);
         in_place.extend(below.into_iter().flat_map(|lower| lower.beneath.in_place.clone()));
         let mut disks = FixedBitSet::new();
@@ -433,6 +436,9 @@ pub type Preflight = fn(&DeviceConfig, &Info, &[Found], degraded: bool) -> Resul
 /// also be made without the result of this function.
 pub type Prepare = fn(&DeviceConfig, &Env, Rc<dyn StateStore>) -> LocalFuture<Result<Handover>>;
 
+/// Function that describes the encoded state of a device in words, or returns the reason why the state cannot be used.
+pub type Describe = fn(&[u8]) -> std::result::Result<Summary, String>;
+
 /// Function that opens a disk, or takes over the open files of the disk that the new one replaces, of the same name and
 /// kind.
 pub type MakeDisk = fn(MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>>;
@@ -472,9 +478,11 @@ pub enum Maker {
         /// Checks before any device is made whether the device would open, judging from its state in labels; `None` if
         /// the kind has no such check.
         preflight: Option<Preflight>,
-        /// Describes the device's encoded state in words, or returns the reason why the state cannot be used.
-        describe: fn(&[u8]) -> std::result::Result<Summary, String>,
+        /// Describes the device's encoded state in words.
+        describe: Describe,
     },
+    /// The device issues requests to its lower, and has persistent objects, which the framework places on its lowers.
+    Stored(Stored),
     /// The device is a disk, at the bottom of the graph.
     Disk {
         /// Plans the disk, or finds faults in its configuration. The function reads the system, and changes nothing.
@@ -502,13 +510,33 @@ impl Summary {
     }
 }
 
+/// Describes the state of a device with objects.
+fn describe_objects(bytes: &[u8]) -> std::result::Result<Summary, String> {
+    home::record::Record::decode(bytes).map(|record| Summary::whole(record.words()))
+}
+
 impl Maker {
-    /// Returns the relation of the bytes of a device, made by these functions, to the bytes of its lowers.
-    pub fn bytes(&self) -> Bytes {
+    /// Returns the relation of the bytes of a device, made by these functions from `given`, to the bytes of its lowers.
+    pub fn bytes(&self, given: &DeviceConfig) -> Bytes {
         match self {
             Self::Hooks { .. } => Bytes::Passthrough,
             Self::Device { bytes, .. } | Self::Stateful { bytes, .. } => *bytes,
+            Self::Stored(stored) => stored.bytes(given),
             Self::Table(_) | Self::Disk { .. } | Self::Volume => Bytes::Private,
+        }
+    }
+
+    /// Whether a device that these functions make has a state in labels.
+    pub fn keeps_state(&self) -> bool {
+        matches!(self, Self::Stateful { .. } | Self::Stored(_))
+    }
+
+    /// Returns the function that describes the state of a device in labels, if the device has one.
+    pub fn describe(&self) -> Option<Describe> {
+        match self {
+            Self::Stateful { describe, .. } => Some(*describe),
+            Self::Stored(_) => Some(describe_objects),
+            _ => None,
         }
     }
 }

@@ -22,6 +22,7 @@ macro_rules! for_each_kind {
             crypt
             migrate
             remap
+            wear
             pool
             versioned
         }
@@ -29,7 +30,6 @@ macro_rules! for_each_kind {
 }
 
 mod ephemeral;
-mod kept;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@
 //! | `journal/` | changes in a ring before they are written in place |
 //! | `vault/` | persistent objects that are too large for a label |
 //! | `regions/` | durable marks on the regions of a device that clients write, a service over a vault |
+//! | `home/` | the objects of a device: their room, their state in labels, their life |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | inspection of every copy of a disk's label |
 //! | `io.rs` | requests to the disks that hold labels and vaults |
@@ -20,6 +21,7 @@
 
 pub mod alloc;
 mod codec;
+pub mod home;
 mod inspect;
 pub mod io;
 pub mod journal;

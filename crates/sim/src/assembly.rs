@@ -20,7 +20,7 @@ use fixedbitset::FixedBitSet;
 use kind::testing::PartId;
 use kind::{
     Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, MakerArgs, Registry,
-    TablePlan, Value,
+    TablePlan, Value, data_info,
 };
 
 use crate::carried::{AS_DEVICE, Carried};
@@ -60,7 +60,8 @@ struct Part {
 
 /// The code or table that the engine runs for a device of the assembly.
 enum Body {
-    Device(Rc<dyn AnyDevice>),
+    /// A device, with the mapping of its data to its first lower if it has objects.
+    Device(Rc<dyn AnyDevice>, Option<Rc<Table>>),
     Hooks(Rc<dyn Hooks>),
     /// A table, with the engine's node for each of its ports.
     Table(Rc<Table>, Vec<NodeId>),
@@ -146,7 +147,7 @@ impl Assembly {
     /// Returns the ports of a device whose lowers each have all bytes of the device now.
     pub fn holders(&self, part: PartId) -> Vec<usize> {
         match &self.parts[part].body {
-            Body::Device(device) => device.holders(),
+            Body::Device(device, _) => device.holders(),
             _ => Vec::new(),
         }
     }
@@ -154,7 +155,7 @@ impl Assembly {
     /// Returns the report of a device (state, members, counters).
     pub fn report(&self, part: PartId) -> Report {
         match &self.parts[part].body {
-            Body::Device(device) => device.report(),
+            Body::Device(device, _) => device.report(),
             Body::Hooks(hooks) => hooks.report(),
             Body::Table(..) => Report::default(),
         }
@@ -163,7 +164,7 @@ impl Assembly {
     /// Returns the commands that a device accepts.
     pub fn verbs(&self, part: PartId) -> &'static [&'static VerbInfo] {
         match &self.parts[part].body {
-            Body::Device(device) => device.verbs(),
+            Body::Device(device, _) => device.verbs(),
             _ => &[],
         }
     }
@@ -196,13 +197,16 @@ impl Assembly {
     /// # Errors
     /// The error of the device.
     pub fn resolve(&self, part: PartId, range: ByteRange) -> Result<Vec<Below>> {
-        let Body::Device(device) = &self.parts[part].body else { return Ok(Vec::new()) };
+        let Body::Device(device, data) = &self.parts[part].body else { return Ok(Vec::new()) };
         let device = device.clone();
         let answer = self.finished(Box::pin(async move { device.resolve(range).await }))??;
-        Ok(match answer {
-            Resolved::Places { all, .. } => all,
-            Resolved::Bottom | Resolved::Unknown => Vec::new(),
-        })
+        let Resolved::Places { mut all, .. } = answer else { return Ok(Vec::new()) };
+        for below in all.iter_mut().filter(|_| data.is_some()) {
+            // Tests resolve ranges that do not cross the room of the objects.
+            let table = data.as_ref().expect("the filter found one");
+            below.range = table.map_one(below.range).expect("one run of the data").range;
+        }
+        Ok(all)
     }
 
     /// Adds a device to the graph that the test has created itself, over the devices `on`.
@@ -218,7 +222,7 @@ impl Assembly {
     ) -> Result<PartId> {
         let nodes: Vec<_> = on.iter().map(|part| self.parts[*part].node).collect();
         let node = self.engine.add_device(name, device.clone(), needs, &nodes)?;
-        Ok(self.push(name.to_owned(), on, node, Body::Device(device)))
+        Ok(self.push(name.to_owned(), on, node, Body::Device(device, None)))
     }
 
     /// Creates a device of the kind called `kind` with these options over the devices `on`, and adds it to the graph.
@@ -233,7 +237,7 @@ impl Assembly {
         let given =
             DeviceConfig { graph, name, options, lowers: self.given(on), trusted_now: false };
         let part = self.make(kind, &given, on)?;
-        let beneath = Beneath::of(&given.name, part, kind.maker, &given.lowers);
+        let beneath = Beneath::of(&given, part, kind.maker);
         self.parts[part].beneath = Rc::new(beneath);
         Ok(part)
     }
@@ -270,6 +274,24 @@ impl Assembly {
                 let making = MakerArgs { lowers, state, ..MakerArgs::new(given, &self.env) };
                 let device = self.finished(make(making))??;
                 self.adopt(&name, device, needs, on)
+            }
+            Maker::Stored(stored) => {
+                let DevicePlan { needs, .. } = stored.plan(kind, given).map_err(refused)?;
+                let state = self.kept(&name, on);
+                let facts: Vec<_> = nodes.iter().map(|node| self.engine.info(*node)).collect();
+                let room = stored.room(kind, given, &facts, state)?;
+                let part = |port: usize, table: &Table, info: Info| {
+                    self.engine.add_table(&name, info, Rc::new(table.clone()), &[nodes[port]])
+                };
+                let data = Rc::new(room.data.clone());
+                let info = data_info(&facts[0], &facts[room.port], data.size());
+                let whole = Info { size: room.store.size(), ..facts[room.port].clone() };
+                let parts = [part(0, &data, info)?, part(room.port, &room.store, whole)?];
+                let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
+                let making = MakerArgs { lowers, ..MakerArgs::new(given, &self.env) };
+                let device = self.finished(stored.make(kind, making, room))??;
+                let node = self.engine.add_device(&name, device.clone(), needs, &parts)?;
+                Ok(self.push(name, on, node, Body::Device(device, Some(data))))
             }
             Maker::Volume => unreachable!("a simulated graph names no volume"),
             Maker::Disk { plan, make } => {
@@ -316,7 +338,7 @@ impl Assembly {
     fn fused(&self, table: &Table, on: &[PartId]) -> Result<(Table, Vec<NodeId>)> {
         let below = |part: &PartId| match &self.parts[*part].body {
             Body::Table(table, nodes) => Some((table, nodes)),
-            Body::Device(_) | Body::Hooks(_) => None,
+            Body::Device(..) | Body::Hooks(_) => None,
         };
         let tables: Vec<_> = on.iter().map(|part| below(part).map(|(table, _)| &**table)).collect();
         let fused = table.fuse(&tables)?;

@@ -3,7 +3,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `record.rs` | the file with a graph's local state (`docs/formats/state.md`) |
+//! | `record.rs` | the file with a graph's local state (`docs/formats/daemon-state.md`) |
 //! | `state.rs` | the directory of such files, and its lock |
 //! | `notify_message.rs` | the messages of a worker, in systemd's format (`docs/formats/keeper.md`) |
 //! | `notify_socket.rs` | the socket on which the daemon receives these messages |

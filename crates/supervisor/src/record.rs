@@ -1,4 +1,4 @@
-//! The state file with the local state of a graph. `docs/formats/state.md` defines it.
+//! The state file with the local state of a graph. `docs/formats/daemon-state.md` defines it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

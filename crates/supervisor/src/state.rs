@@ -1,4 +1,4 @@
-//! The directory of a daemon's local state, with one subdirectory for each graph. `docs/formats/state.md` defines it.
+//! The directory of a daemon's local state, with one subdirectory for each graph. `docs/formats/daemon-state.md` defines it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

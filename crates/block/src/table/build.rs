@@ -1,6 +1,6 @@
 //! The constructors of tables: a function for each kind of device that only maps addresses.
 
-use super::{Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
+use super::{ByteRange, Origin, Place, Port, Row, Stripe, Table, TableError, stripe};
 
 /// A table that stripes over lower devices, and the number of bytes in these devices that the table does not use.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,11 @@ impl Table {
     /// and the size of a device.
     pub fn concat(lowers: &[(Port, u64)]) -> Result<Self, TableError> {
         Self::from_rows(lowers.iter().map(|&(port, size)| linear_row(port, 0, size)))
+    }
+
+    /// Returns a table that maps to byte ranges of the lower device `port`, one after the other.
+    pub fn ranges(port: Port, ranges: &[ByteRange]) -> Result<Self, TableError> {
+        Self::from_rows(ranges.iter().map(|range| linear_row(port, range.start(), range.len())))
     }
 
     /// Returns a table that distributes chunks of `chunk` bytes over lower devices in turn. Each element of `lowers`

@@ -688,7 +688,7 @@ impl Labels {
         let is_new = |node: &PlannedNode| !self.known.contains(&node.name);
         let node = &planned.nodes[index];
         is_new(node)
-            && node.kind.maker.bytes() == Bytes::Transformed
+            && node.bytes() == Bytes::Transformed
             && planned.nodes.iter().any(|above| {
                 above.kind.capabilities.moves.is_some() && is_new(above) && above.lowers[1] == index
             })

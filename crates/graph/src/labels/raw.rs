@@ -44,7 +44,7 @@ pub(crate) fn is_looked_at(
         |old: &PlannedNode| old.kind.name == node.kind.name && old.place() == node.place();
     let is_writable = !node.info.read_only
         && (planned.exports.iter().any(|export| !export.read_only)
-            || planned.nodes.iter().any(|node| matches!(node.kind.maker, Maker::Stateful { .. })));
+            || planned.nodes.iter().any(|node| node.kind.maker.keeps_state()));
     let is_raw = node.role == Role::Disk && !node.labelled && !node.said_raw;
     let was_open = before.is_some_and(|before| before.nodes.iter().any(is_same));
     is_raw && is_writable && !was_open && !node.created && node.place().is_some()

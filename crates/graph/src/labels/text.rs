@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use block::seeded::{self, Bug};
 use block::{Result, error};
-use kind::{Maker, Scope};
+use kind::Scope;
 use meta::Uuid;
 
 use crate::spec::write::{self, quoted};
@@ -111,7 +111,7 @@ fn is_sound(data_bytes: u64, block_size: u32) -> bool {
 
 /// Whether this node is a device that keeps a state in labels.
 pub fn keeps(node: &PlannedNode) -> bool {
-    matches!(node.kind.maker, Maker::Stateful { .. })
+    node.kind.maker.keeps_state()
 }
 
 #[cfg(test)]

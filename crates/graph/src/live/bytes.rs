@@ -120,7 +120,7 @@ impl<'c> Compared<'c> {
 
 /// Returns the relation of a node's bytes to those of its lowers.
 fn bytes(node: &PlannedNode) -> Bytes {
-    node.kind.maker.bytes()
+    node.bytes()
 }
 
 /// Whether a device shows the bytes of one of its lowers, or of each of them.

@@ -119,7 +119,7 @@ impl Planned {
 
     /// Returns the first node, from node `index` downwards, that does not only pass bytes through.
     pub(crate) fn through(&self, mut index: usize) -> usize {
-        while self.nodes[index].kind.maker.bytes() == Bytes::Passthrough {
+        while self.nodes[index].bytes() == Bytes::Passthrough {
             index = self.nodes[index].lowers[0];
         }
         index
@@ -146,6 +146,11 @@ impl Planned {
 }
 
 impl PlannedNode {
+    /// Returns the relation of the node's bytes to those of its lowers.
+    pub fn bytes(&self) -> Bytes {
+        self.kind.maker.bytes(&self.given)
+    }
+
     /// Whether the node is a disk with a label. The data of such a disk are between the label areas.
     pub fn has_label(&self) -> bool {
         self.role == Role::Disk && self.labelled
@@ -418,8 +423,7 @@ impl Planner<'_> {
         }
         if let Some(mut node) = node {
             self.places[index] = Some(self.nodes.len());
-            let beneath =
-                Beneath::of(&node.name, self.nodes.len(), node.kind.maker, &node.given.lowers);
+            let beneath = Beneath::of(&node.given, self.nodes.len(), node.kind.maker);
             self.beneath.push(Rc::new(beneath));
             // Deferred nodes are the last ones.
             if !node.deferred {
@@ -561,6 +565,11 @@ impl Planner<'_> {
             }
             (Maker::Device { plan, .. } | Maker::Stateful { plan, .. }, _) => {
                 let DevicePlan { info, needs } = self.log_faults(draft, plan(given))?;
+                Answer { needs, ..plain(info) }
+            }
+            (Maker::Stored(stored), _) => {
+                let DevicePlan { info, needs } =
+                    self.log_faults(draft, stored.plan(kind, given))?;
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {

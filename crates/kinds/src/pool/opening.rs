@@ -12,7 +12,7 @@ use block::{
 };
 use meta::Uuid;
 
-use crate::kept::{Kept, Start};
+use kind::home::Labels;
 
 /// The pool of a device, from the time when the device is made. The pool is complete later if a live change makes the
 /// device: it is first opened for reading.
@@ -21,7 +21,7 @@ pub struct Opening {
     name: String,
     pub env: Env,
     pub lower: Lower,
-    kept: Kept,
+    kept: Labels,
     options: Options,
     /// The pool.
     pool: OnceCell<Pool>,
@@ -57,7 +57,7 @@ impl Opening {
         Rc::new(Self {
             name: name.to_owned(),
             env: env.clone(),
-            kept: Kept::new(store, 1, options.read_only),
+            kept: Labels::new(store, 1, options.read_only),
             lower,
             options,
             pool: OnceCell::new(),
@@ -117,22 +117,7 @@ impl Opening {
 
     /// Returns the state of the pool in labels; `None` on new disks.
     fn found(&self) -> Result<Option<PoolCell>> {
-        let state = match self.kept.start() {
-            Start::State(state) => state,
-            Start::New if self.options.read_only => {
-                bail!(ReadOnly, "the disks below are new and read-only, so no pool can be made")
-            }
-            Start::New => return Ok(None),
-            Start::Absent => bail!(NotFound, "the disk with the state of the pool is absent"),
-            Start::Foreign => {
-                return Err(error!(
-                    NotFound,
-                    "the disks below have no pool, but are not new: their bytes were not written \
-                     through a pool"
-                )
-                .next("label the disks anew with --wipe, if all their bytes may be lost"));
-            }
-        };
+        let Some(state) = self.kept.start("pool")? else { return Ok(None) };
         let wrong = |why| error!(Corrupt, "the state of the pool in the label is damaged: {why}");
         PoolCell::decode(state).map(Some).map_err(wrong)
     }

@@ -7,7 +7,7 @@ use meta::alloc::{Freed, Mapping, Places};
 use meta::vault::{Data, Transaction};
 
 use super::device::Inner;
-use super::opening::Map;
+use super::device::Map;
 
 /// Most blocks that are looked up at once, and most blocks whose mapping one transaction changes.
 pub const BATCH_BLOCKS: u64 = 32;
@@ -187,7 +187,7 @@ impl Inner {
         }
         map.vault.post(transaction).await?;
         let new = runs.iter().map(|(_, places)| places.count);
-        self.taken.set(self.taken.get() + new.sum::<u64>());
+        map.taken.set(map.taken.get() + new.sum::<u64>());
         match op {
             Op::Write { fua: true, .. } => map.vault.sync_with_data().await,
             _ => Ok(()),
@@ -365,7 +365,7 @@ impl Inner {
             let mut transaction = map.vault.begin();
             let freed = self.free_blocks(map, &looked, &mut transaction)?;
             let number = map.vault.post(transaction).await?;
-            self.release_later(number, freed);
+            self.release_later(map, number, freed);
             if zero {
                 self.zero_parts(map, &looked).await?;
             }

@@ -1,28 +1,49 @@
 //! Carries out the requests and commands of a remap device.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
-use block::control::state::{Check, Checked};
 use block::control::{Command, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::job::Job;
 use block::{
-    Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Error, Handover, Health, Info, Lower, Mutex,
-    Notify, Op, RangeLock, Report, Request, Result, SpaceUse, State, TaskGroup, Throttle, first,
-    push_extent,
+    Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Handover, Health, Info, Lower, Mutex, Op,
+    RangeLock, Report, Request, Result, SpaceUse, State, TaskGroup, Throttle, push_extent,
 };
-use meta::alloc::Mapping;
+use kind::home::{Home, Stored};
+use meta::alloc::{Allocator, Mapping, Policy};
+use meta::vault::Vault;
 
 use super::blocks::BATCH_BLOCKS;
 use super::layout::Layout;
-use super::opening::{Access, Map, Opening};
 use super::packer::Packing;
-use super::record::Record;
 use super::releases::Releases;
+
+/// The own state in labels of a device whose packing is paused; any other state is that of a device that packs.
+pub const PAUSED: [u8; 1] = [1];
 
 /// Most blocks for which one block status request returns extents.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
+
+/// The open map of blocks.
+pub struct Map {
+    pub vault: Vault,
+    pub blocks: Allocator,
+    /// Number of data blocks that are in use.
+    pub taken: Cell<u64>,
+}
+
+impl Map {
+    /// Opens the map in the vault of a remap device.
+    ///
+    /// # Errors
+    /// Errors of reading the vault.
+    pub async fn open(stored: Stored, policy: Policy) -> Result<Self> {
+        let blocks = stored.allocator(0, policy)?;
+        let taken = Cell::new(blocks.taken().await?);
+        Ok(Self { vault: stored.vault, blocks, taken })
+    }
+}
 
 /// A device that maps each block to a data block of its lower when the block is first written.
 pub struct Remap {
@@ -36,19 +57,11 @@ pub struct Inner {
     pub info: Info,
     pub layout: Layout,
     pub data: Lower,
-    /// Port of the lower that holds the data blocks.
-    pub data_port: usize,
-    pub opening: Opening,
+    pub home: Home<Map>,
     /// Lock of byte ranges: shared by requests that use mapped blocks, exclusive for changes of the map.
     pub lock: RangeLock,
     /// A buffer with one block of zeros.
     pub zeros: Buf,
-    map: OnceCell<Map>,
-    /// The error with which the opening of the map of blocks failed, if it failed.
-    broken: RefCell<Option<Error>>,
-    opened: Notify,
-    /// Number of data blocks that are in use.
-    pub taken: Cell<u64>,
     /// Number of times that data blocks were freed, by which a waiting write notices a change.
     pub frees: Cell<u64>,
     pub releases: Releases,
@@ -68,36 +81,33 @@ pub struct Inner {
 /// The parts from which [`Remap::new`] makes a remap device.
 pub struct Parts {
     pub name: String,
+    pub env: Env,
     pub info: Info,
     pub layout: Layout,
-    pub data_port: usize,
-    pub opening: Opening,
+    pub data: Lower,
+    pub home: Home<Map>,
     pub pack: bool,
     pub speed: Option<u64>,
 }
 
 impl Remap {
-    /// Returns a remap device whose map is not open yet.
+    /// Returns a remap device, which packs as soon as its map is open.
     ///
     /// # Errors
     /// `Limit` if the pool has no buffer for a block of zeros.
-    pub fn new(parts: Parts, paused: bool) -> Result<Self> {
-        let Parts { name, info, layout, data_port, opening, pack, speed } = parts;
-        let env = opening.env.clone();
+    pub fn new(parts: Parts) -> Result<Self> {
+        let Parts { name, env, info, layout, data, home, pack, speed } = parts;
         let zeros = env.buf(layout.block_bytes as usize)?;
         zeros.write().fill(0);
-        let inner = Inner {
+        let paused = home.own() == PAUSED;
+        let inner = Rc::new(Inner {
             name,
             info,
             layout,
-            data: opening.data.clone(),
-            data_port,
+            data,
+            home,
             lock: RangeLock::new(),
             zeros,
-            map: OnceCell::new(),
-            broken: RefCell::default(),
-            opened: Notify::default(),
-            taken: Cell::new(0),
             frees: Cell::new(0),
             releases: Releases::default(),
             undiscarded: Cell::new(0),
@@ -108,89 +118,16 @@ impl Remap {
             pace: Throttle::new(&env, speed),
             tasks: TaskGroup::new(&env),
             env,
-            opening,
-        };
-        Ok(Self { inner: Rc::new(inner) })
+        });
+        inner.begin_packing();
+        Ok(Self { inner })
     }
 }
 
 impl Inner {
     /// Waits until the map of blocks is open, and returns the map.
     pub async fn map(&self) -> Result<&Map> {
-        if self.map.get().is_none() {
-            self.opened.until(|| self.map.get().is_some() || self.broken.borrow().is_some()).await;
-        }
-        self.map.get().ok_or_else(|| {
-            let broken = self.broken.borrow();
-            broken.clone().expect("the loop above ends with a map or a failure")
-        })
-    }
-
-    /// Opens the vault with the map of blocks that `record` names, or creates a vault if `record` names none.
-    ///
-    /// # Errors
-    /// Errors of opening or creating the vault, and of writing the state to labels.
-    pub async fn open(self: &Rc<Self>, record: Record) -> Result<()> {
-        let opened = self.try_open(record).await;
-        if let Err(error) = &opened {
-            *self.broken.borrow_mut() = Some(error.clone());
-        }
-        self.opened.wake();
-        opened
-    }
-
-    async fn try_open(self: &Rc<Self>, record: Record) -> Result<()> {
-        let uuid = match record.vault {
-            Some(uuid) => uuid,
-            None => {
-                let uuid = self.opening.format(&record.layout).await?;
-                let record = Record { vault: Some(uuid), ..record };
-                self.opening.kept.keep(record.encode()).await?;
-                uuid
-            }
-        };
-        let map = self.opening.open(uuid, Access::Full).await?;
-        self.taken.set(map.blocks.taken().await?);
-        let first = self.map.set(map);
-        assert!(first.is_ok(), "the map is opened once");
-        if !self.info.read_only {
-            self.begin_packing();
-        }
-        Ok(())
-    }
-
-    /// Checks that the vault that `record` names can be opened, and writes nothing. An error makes a change of the
-    /// graph fail before its commit, so that the change is undone.
-    ///
-    /// # Errors
-    /// As [`Inner::open`].
-    pub async fn preview(&self, record: &Record) -> Result<()> {
-        if let Some(uuid) = record.vault {
-            let map = self.opening.open(uuid, Access::ReadOnly).await?;
-            self.taken.set(map.blocks.taken().await?);
-        }
-        Ok(())
-    }
-
-    /// Spawns a task that opens the vault with the map of blocks after the live change that makes this device is
-    /// committed. Before the commit the device may write nothing: opening a vault writes to its disks, the change may
-    /// still be undone, and a mirror below may not be able to mark dirty regions yet.
-    pub fn open_later(self: &Rc<Self>, record: Record) {
-        let inner = self.clone();
-        self.tasks.spawn("a map of blocks", async move {
-            let gone = inner.tasks.changed().until(|| inner.tasks.is_closing());
-            if first(inner.opening.kept.store().committed(), gone).await.is_ok() {
-                // Requests wait for the map, and get the error.
-                let _ = inner.open(record).await;
-            }
-        });
-    }
-
-    async fn flush(&self, map: &Map) -> Result<()> {
-        match map.vault.failure() {
-            Some(error) => Err(error.at(&self.name)),
-            None => map.vault.sync_with_data().await,
-        }
+        self.home.get().await
     }
 
     async fn status(&self, map: &Map, range: ByteRange) -> Result<Vec<block::Extent>> {
@@ -211,18 +148,14 @@ impl Inner {
     }
 
     fn report(&self) -> Report {
-        let (places, taken) = (self.layout.places, self.taken.get());
+        let places = self.layout.places;
+        let taken = self.home.now_for_reading().map_or(0, |map| map.taken.get());
         let bytes = self.layout.block_bytes;
         let room = Some(SpaceUse { taken_bytes: taken * bytes, of_bytes: places * bytes });
         let counters = vec![("failed", self.packing.job.failed() + self.undiscarded.get())];
         let jobs = self.pack.then(|| Job::report(self)).into_iter().collect();
         let mut report = Report { counters, jobs, room, ..Report::default() };
-        let failure = self.map.get().and_then(|map| map.vault.failure());
-        if let Some(error) = failure.or_else(|| self.broken.borrow().clone()) {
-            report.health = Health::Failed;
-            report.summary = format!("the map of blocks cannot be changed any more: {error}");
-            report.next = Some("stop and start the graph when its disks work again".to_owned());
-        } else if places - taken < BATCH_BLOCKS.min(places / 4).max(1) {
+        if places - taken < BATCH_BLOCKS.min(places / 4).max(1) {
             // A write of the greatest length may not fit any more.
             report.health = Health::Limited;
             report.summary = match places - taken {
@@ -250,7 +183,7 @@ impl Device for Remap {
             Op::Write { .. } => inner.write(map, &mut request.op).await,
             Op::WriteZeroes { range, fua, .. } => inner.free_range(map, *range, true, *fua).await,
             Op::Discard { range, fua } => inner.free_range(map, *range, false, *fua).await,
-            Op::Flush => inner.flush(map).await,
+            Op::Flush => inner.home.sync().await,
             Op::Status { range, extents } => {
                 *extents = inner.status(map, *range).await?;
                 Ok(())
@@ -271,12 +204,7 @@ impl Device for Remap {
                 continue;
             };
             let range = inner.below(place, part);
-            all.push(Below {
-                lower: inner.data_port,
-                above: part.start(),
-                range,
-                how: "placed".into(),
-            });
+            all.push(Below { lower: 0, above: part.start(), range, how: "placed".into() });
         }
         Ok(Resolved::Places { all, upto, moves: true })
     }
@@ -290,42 +218,22 @@ impl Device for Remap {
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
-        if !command.is::<Check>() {
-            return Job::control(&self.inner, &command);
-        }
-        Box::pin(async move { self.check().await.map(Reply::of::<Check>) })
+        Job::control(&self.inner, &command)
     }
 
     fn close(&self) -> LocalFuture<Handover> {
         let inner = self.inner.clone();
         Box::pin(async move {
-            if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
+            let map = inner.home.now().filter(|_| !inner.info.read_only);
+            if let Some(map) = map {
                 // Freed blocks wait for this proof. An error ends the wait as well.
                 let _ = map.vault.prove().await;
             }
             // If the close is abandoned, packing goes on.
             let closing = inner.tasks.close(|| inner.begin_packing()).await;
-            if let Some(map) = inner.map.get().filter(|_| !inner.info.read_only) {
-                // Pages that could not be written are in the log.
-                let _ = map.vault.clone().close().await;
-            }
+            inner.home.close().await;
             closing.done();
             None
         })
-    }
-}
-
-impl Remap {
-    /// Checks the vault with the map of blocks. The bytes of blocks cannot be checked, because the map records no
-    /// checksums of them.
-    async fn check(&self) -> Result<Checked> {
-        let findings = self.inner.map().await?.vault.check().await?;
-        let health = match (findings.count, findings.repairable) {
-            (0, _) => Health::Ok,
-            (_, true) => Health::Degraded,
-            (_, false) => Health::Failed,
-        };
-        let summary = format!("{} pages of the map", findings.pages);
-        Ok(Checked { health, summary, wrong: findings.wrong })
     }
 }

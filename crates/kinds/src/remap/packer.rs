@@ -14,8 +14,7 @@ use meta::vault::Data;
 
 use super::blocks::BATCH_BLOCKS;
 use super::device::Inner;
-use super::opening::Map;
-use super::record::Record;
+use super::device::{Map, PAUSED};
 
 /// The job that packs the blocks of a remap device, and its position.
 pub struct Packing {
@@ -52,7 +51,8 @@ impl Work for Inner {
     }
 
     fn committed(&self) -> LocalFuture<()> {
-        self.opening.kept.store().committed()
+        let home = self.home.clone();
+        Box::pin(async move { home.committed().await })
     }
 
     fn begin(&self) {}
@@ -69,7 +69,7 @@ impl Work for Inner {
         }
         let count = BATCH_BLOCKS.min(self.layout.blocks - next.get());
         let looked = self.look(map, self.layout.range(next.get(), count)).await?;
-        let is_behind = |spot| matches!(spot, Mapping::At(place) if place >= self.taken.get());
+        let is_behind = |spot| matches!(spot, Mapping::At(place) if place >= map.taken.get());
         let behind = looked.blocks(self).find(|(_, spot, _)| is_behind(*spot));
         next.set(behind.map_or(next.get() + count, |(block, ..)| block));
         if let Some((block, ..)) = behind {
@@ -80,14 +80,12 @@ impl Work for Inner {
 
     /// Writes to the labels whether packing is paused, if that has changed since the last write.
     async fn record(&self) -> Result<()> {
-        let (map, paused) = (self.map().await?, self.packing.job.is_pausing());
-        if self.opening.kept_paused.get() == paused {
+        self.map().await?;
+        let own = if self.packing.job.is_pausing() { PAUSED } else { [0] };
+        if (self.home.own() == PAUSED) == (own == PAUSED) {
             return Ok(());
         }
-        let record = Record { vault: Some(map.vault.uuid()), paused, layout: self.layout };
-        self.opening.kept.keep(record.encode()).await?;
-        self.opening.kept_paused.set(paused);
-        Ok(())
+        self.home.keep_own(own.to_vec()).await
     }
 
     fn cancel(&self) -> Result<Cancel> {
@@ -131,7 +129,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves the blocks of `range` that are not in the first [`Inner::taken`] data blocks to earlier free data blocks.
+    /// Moves the blocks of `range` that are not in the first [`Map::taken`] data blocks to earlier free data blocks.
     /// Returns the number of moved blocks.
     async fn move_to_front(&self, map: &Map, range: ByteRange) -> Result<u64> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
@@ -142,7 +140,7 @@ impl Inner {
         let mut moved = 0;
         for (block, spot, _) in looked.blocks(self) {
             let Mapping::At(old) = spot else { continue };
-            if old < self.taken.get() {
+            if old < map.taken.get() {
                 continue;
             }
             let mut new = map.blocks.take_before(&mut transaction, old).await?;

@@ -11,7 +11,7 @@ use meta::alloc::{Freed, Places};
 
 use super::blocks::Window;
 use super::device::Inner;
-use super::opening::Map;
+use super::device::Map;
 
 /// Runs of freed data blocks that wait for the proof of the record that freed them.
 #[derive(Default)]
@@ -24,12 +24,12 @@ pub struct Releases {
 
 impl Inner {
     /// Releases data blocks once the record `number`, which frees them, is proven.
-    pub fn release_later(self: &Rc<Self>, number: u64, freed: Vec<(Places, Freed)>) {
+    pub fn release_later(self: &Rc<Self>, map: &Map, number: u64, freed: Vec<(Places, Freed)>) {
         if freed.is_empty() {
             return;
         }
         let count: u64 = freed.iter().map(|(places, _)| places.count).sum();
-        self.taken.set(self.taken.get() - count);
+        map.taken.set(map.taken.get() - count);
         let waiting = freed.into_iter().map(|(places, freed)| (number, places, freed));
         self.releases.waiting.borrow_mut().extend(waiting);
         if self.releases.has_task.replace(true) {

@@ -1,26 +1,32 @@
-//! How the fuzzer checks records of `remap` devices from disks. Random graphs draw no `remap` devices.
+//! How the fuzzer checks the states in labels of devices with objects. Random graphs draw no `remap` devices.
 
+use block::ByteRange;
+use kind::home::record::{Place, Record};
 use kind::testing::{Records, Testing};
 
-use super::layout::Layout;
-use super::record::Record;
-
 pub const TESTING: Testing =
-    Testing { records: &[Records { name: "remap", valid, check }], ..Testing::NONE };
+    Testing { records: &[Records { name: "state", valid, check }], ..Testing::NONE };
 
 fn valid() -> Vec<Vec<u8>> {
-    let layout = Layout { block_bytes: 65536, blocks: 100, places: 50, start: 1 << 20 };
-    let record = |vault, paused| Record { vault, paused, layout }.encode();
-    vec![record(Some(meta::Uuid([3; 16])), false), record(None, true)]
+    let ranges = vec![ByteRange::new(0, 1 << 20).expect("a range with bytes")];
+    let fixed =
+        vec![("block".to_owned(), "64KiB".to_owned()), ("size".to_owned(), "1GiB".to_owned())];
+    let made = Record {
+        vault: Some(meta::Uuid([3; 16])),
+        lower_bytes: 1 << 30,
+        place: Place::Before,
+        ranges,
+        fixed,
+        own: vec![1],
+    };
+    let unfinished = Record { vault: None, place: Place::Apart, fixed: Vec::new(), ..made.clone() };
+    vec![made.encode(), unfinished.encode()]
 }
 
-/// Parses an untrusted record of a `remap` device. An accepted record must encode to the same bytes, and its data
-/// blocks must have valid addresses. Returns whether the record was accepted.
+/// Parses an untrusted state. An accepted one must encode to the same bytes. Returns whether it was accepted.
 fn check(data: &[u8]) -> bool {
     let Ok(record) = Record::decode(data) else { return false };
     assert!(record.encode() == data, "accepted bytes are those that would be written");
-    let layout = record.layout;
-    assert!(layout.size() > 0 && layout.range(layout.blocks - 1, 1).end() == layout.size());
-    assert!(layout.places(layout.places - 1, 1).end() <= 1 << 62);
+    assert!(record.room_bytes() > 0 && !record.words().is_empty());
     true
 }

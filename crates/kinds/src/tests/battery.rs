@@ -1,13 +1,12 @@
 //! Runs the battery, the conformance tests, on every kind: alone, and in graphs with other kinds.
 
-use kind::Maker;
 use testkit::{Subject, conformance};
 
 /// Runs the battery on the subjects of the kind `name`. `forgets`: whether the kind keeps no bytes.
 fn judge(name: &str, subjects: &[Subject], forgets: bool) {
     let kind = crate::REGISTRY.find(name).expect("each folder has the name of its kind");
     // A stateful kind needs a subject on labelled disks.
-    let is_labelled = matches!(kind.maker, Maker::Stateful { .. });
+    let is_labelled = kind.maker.keeps_state();
     let is_alone = |subject: &Subject| subject.name == name && subject.labelled == is_labelled;
     // A pool has no bytes of its own; `versioned` is a pool of one volume.
     let has_bytes = name != "pool";

@@ -45,7 +45,8 @@ pub(super) struct DataLower {
 
 impl DataLower {
     pub fn new(lower: Lower, copies: &[Option<Lower>]) -> Self {
-        let same = |copy: &Option<Lower>| copy.as_ref().map(Lower::node) == Some(lower.node());
+        let same =
+            |copy: &Option<Lower>| copy.as_ref().is_some_and(|copy| copy.is_flushed_with(&lower));
         let apart = copies.len() > 1 || !same(&copies[0]);
         Self { lower, apart, named: RefCell::default() }
     }

@@ -2,33 +2,25 @@
 
 use std::rc::Rc;
 
-use block::{Found, Result, StateStore};
+use block::{Found, Result, StateStore, bail, error};
 
 /// The storage for the state of one device in labels.
-pub struct Kept {
+pub struct Labels {
     store: Rc<dyn StateStore>,
     /// Ports of the lowers beneath which the state is kept.
     ports: Vec<usize>,
     read_only: bool,
 }
 
-/// The state of a device in labels, when the device is opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Start<'a> {
-    /// The disks have this state.
-    State(&'a [u8]),
-    /// All disks are new.
-    New,
-    /// The disks have no state, and a disk is absent.
-    Absent,
-    /// The disks have no state, and a disk is not new.
-    Foreign,
-}
-
-impl Kept {
+impl Labels {
     /// Creates the storage for the state of a device over `lowers` lowers. `read_only`: whether nothing is written.
     pub fn new(store: Rc<dyn StateStore>, lowers: usize, read_only: bool) -> Self {
         Self { store, ports: (0..lowers).collect(), read_only }
+    }
+
+    /// Whether nothing is written to the labels.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Returns the store.
@@ -36,17 +28,31 @@ impl Kept {
         &self.store
     }
 
-    /// Returns the newest state that the graph found in labels.
-    pub fn start(&self) -> Start<'_> {
+    /// Returns the newest state that the graph found in labels, of a device of the kind `kind`; `None` on new disks. Only
+    /// disks that are all new may have none: on other disks a new store would destroy data.
+    ///
+    /// # Errors
+    /// `NotFound` if the disks have no state, and one is absent or not new; `ReadOnly` if they are new and read-only.
+    pub fn start(&self, kind: &str) -> Result<Option<&[u8]>> {
         let found: Vec<&Found> = self.ports.iter().map(|port| self.store.found(*port)).collect();
         let states = found.iter().filter_map(|found| found.state.as_ref());
         if let Some(state) = states.max_by_key(|state| state.sequence) {
-            return Start::State(&state.bytes);
+            return Ok(Some(&state.bytes));
         }
         match found.iter().find(|found| !found.fresh) {
-            None => Start::New,
-            Some(found) if !found.present => Start::Absent,
-            Some(_) => Start::Foreign,
+            None if self.read_only => {
+                bail!(ReadOnly, "the disks below are new and read-only, so no {kind} can be made")
+            }
+            None => Ok(None),
+            Some(found) if !found.present => {
+                bail!(NotFound, "the disk with the state of the {kind} is absent")
+            }
+            Some(_) => Err(error!(
+                NotFound,
+                "the disks below have no {kind}, but are not new: their bytes were not written \
+                 through a {kind}"
+            )
+            .next("label the disks anew with --wipe, if all their bytes may be lost")),
         }
     }
 

@@ -1,0 +1,1 @@
+//! Tests of `wear`: its counts over kills, power cuts and growth.

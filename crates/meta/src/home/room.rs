@@ -1,0 +1,201 @@
+//! The room for the objects of a device on its lowers: found in the state in labels, or computed for new disks.
+
+use std::rc::Rc;
+
+use block::units::write_size;
+use block::{
+    ByteRange, Error, ErrorKind, Info, Port, Result, StateStore, Table, TableError, bail, error,
+};
+
+use super::labels::Labels;
+use super::objects::Objects;
+use super::record::{Place, RANGES_MAX, Record};
+use crate::vault::page::PAGE_BYTES;
+
+/// The ranges of the lowers of a device, from the state in labels and the sizes of the lowers. Nothing has been written
+/// yet.
+pub struct Room {
+    pub(super) labels: Labels,
+    pub(super) objects: Objects,
+    /// The state in labels; `None` on new disks.
+    pub(super) found: Option<Record>,
+    /// The state that fits the present sizes of the lowers.
+    pub(super) record: Record,
+    pub(super) read_only: bool,
+    /// The mapping of the data of the device to its first lower.
+    pub data: Table,
+    /// The mapping of the room to a lower of the device.
+    pub store: Table,
+    /// Port of the lower with the room.
+    pub port: usize,
+}
+
+impl Room {
+    /// Finds the room of a device of the kind `kind` that has `objects` over `lowers`: one lower, or a second one with
+    /// the room. `store` has the state of the device in labels.
+    ///
+    /// # Errors
+    /// `NotFound` if disks that are not new have no state of the device, `Corrupt` if the state is damaged, `Invalid` if
+    /// the spec or a size differs from the state, `ReadOnly` for new disks that cannot be written, `NoSpace` if the
+    /// room does not fit.
+    pub fn find(
+        kind: &str,
+        objects: Objects,
+        lowers: &[Info],
+        store: Rc<dyn StateStore>,
+    ) -> Result<Self> {
+        let read_only = lowers.iter().any(|lower| lower.read_only);
+        let labels = Labels::new(store, lowers.len(), read_only);
+        let place = match lowers.len() {
+            1 if objects.is_behind => Place::Behind,
+            1 => Place::Before,
+            _ => Place::Apart,
+        };
+        let lower_bytes = lowers[0].size;
+        let found = found(kind, &labels)?;
+        let record = match &found {
+            Some(record) => {
+                check_fixed(kind, record, &objects)?;
+                check_place(kind, record.place, place)?;
+                grown(record, &objects, lower_bytes)?
+            }
+            None => made(&objects, place, lower_bytes),
+        };
+        let port = usize::from(place == Place::Apart);
+        let needed = record.ranges.iter().map(|range| range.end()).max().unwrap_or(0);
+        let data = data_table(&record, lower_bytes);
+        if needed > lowers[port].size || data.is_err() {
+            let (room, has) = (write_size(record.room_bytes()), write_size(lowers[port].size));
+            bail!(NoSpace, "the metadata of a {kind} need {room}; the device below has {has}");
+        }
+        let store = table(&record.ranges)?;
+        Ok(Self { labels, objects, found, record, read_only, data: data?, store, port })
+    }
+}
+
+/// Returns the state of the device in labels; `None` on new disks.
+fn found(kind: &str, labels: &Labels) -> Result<Option<Record>> {
+    let Some(bytes) = labels.start(kind)? else { return Ok(None) };
+    let wrong = |why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}");
+    Record::decode(bytes).map(Some).map_err(wrong)
+}
+
+/// Returns the state of a new device.
+fn made(objects: &Objects, place: Place, lower_bytes: u64) -> Record {
+    let bytes = objects.room_bytes(lower_bytes);
+    let start = if place == Place::Behind { end_of_pages(lower_bytes, bytes) } else { 0 };
+    let ranges = ByteRange::new(start, bytes).into_iter().collect();
+    let fixed = objects.fixed.clone();
+    Record { vault: None, lower_bytes, place, ranges, fixed, own: Vec::new() }
+}
+
+/// Returns the start of the last `bytes` bytes of a lower that begin at a page.
+fn end_of_pages(lower_bytes: u64, bytes: u64) -> u64 {
+    let start = lower_bytes.saturating_sub(bytes);
+    start - start % PAGE_BYTES as u64
+}
+
+/// Returns `record` with a range for the growth of the lower to `lower_bytes`.
+///
+/// # Errors
+/// `Invalid` if the lower has shrunk, or has grown too often.
+fn grown(record: &Record, objects: &Objects, lower_bytes: u64) -> Result<Record> {
+    let was = record.lower_bytes;
+    if lower_bytes < was {
+        let (is, was) = (write_size(lower_bytes), write_size(was));
+        let words = format!("the device below has {is}, and had {was}");
+        return Err(Error::new(ErrorKind::Invalid, words).next("make it as large as before"));
+    }
+    let mut record = Record { lower_bytes, ..record.clone() };
+    let (has, room) = (record.room_bytes(), objects.room_bytes(lower_bytes));
+    if room < has {
+        bail!(
+            Invalid,
+            "the metadata have {}, and would have {}: the device was made by another version of Cairn",
+            write_size(has),
+            write_size(room)
+        );
+    }
+    if record.place != Place::Apart && lower_bytes - room < was - has {
+        bail!(
+            NoSpace,
+            "the device below has grown by {}, and the metadata need {} more; make it larger",
+            write_size(lower_bytes - was),
+            write_size(room - has)
+        );
+    }
+    let Some(end) = record.ranges.last().map(|range| range.end()) else { return Ok(record) };
+    let start = match record.place {
+        Place::Before => was.next_multiple_of(PAGE_BYTES as u64),
+        Place::Behind => end_of_pages(lower_bytes, room - has),
+        Place::Apart => end,
+    };
+    let Some(more) = ByteRange::new(start, room - has) else { return Ok(record) };
+    match record.ranges.last_mut() {
+        Some(last) if last.end() == more.start() => {
+            *last = ByteRange::between(last.start(), more.end()).expect("a range that grows");
+        }
+        _ => record.ranges.push(more),
+    }
+    if record.ranges.len() > RANGES_MAX {
+        let words =
+            format!("the device below has grown {RANGES_MAX} times, the most that is possible");
+        return Err(Error::new(ErrorKind::Limit, words));
+    }
+    Ok(record)
+}
+
+/// Checks that the spec has the values with which the device was made.
+fn check_fixed(kind: &str, made: &Record, objects: &Objects) -> Result<()> {
+    let value = |name: &str| {
+        let fixed = objects.fixed.iter().find(|(wanted, _)| wanted == name);
+        fixed.map(|(_, value)| value.as_str())
+    };
+    for (name, was) in &made.fixed {
+        let is = value(name).unwrap_or("no such option");
+        if is != was {
+            let words =
+                format!("the {kind} was made with {name} = \"{was}\", but the spec has {is}");
+            return Err(
+                Error::new(ErrorKind::Invalid, words).next(format!("set {name} = \"{was}\""))
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_place(kind: &str, was: Place, is: Place) -> Result<()> {
+    if was == is {
+        return Ok(());
+    }
+    let (words, next) = match was {
+        Place::Apart => ("on a second device", "name the second device in \"meta\""),
+        Place::Before => ("before the data", "remove \"meta\""),
+        Place::Behind => ("behind the data", "remove \"meta\""),
+    };
+    Err(error!(Invalid, "the {kind} was made with its metadata {words}").next(next))
+}
+
+/// Returns the mapping of the data of a device to a lower of `lower_bytes` bytes: the bytes outside of the room.
+fn data_table(record: &Record, lower_bytes: u64) -> Result<Table, TableError> {
+    let mut room = record.ranges.clone();
+    if record.place == Place::Apart {
+        room.clear();
+    }
+    room.sort_unstable_by_key(|range| range.start());
+    let (mut data, mut start) = (Vec::new(), 0);
+    for range in room {
+        data.extend(ByteRange::between(start, range.start()));
+        start = range.end();
+    }
+    // The bytes behind the room, but no part of a page.
+    let page = PAGE_BYTES as u64;
+    let end = if record.place == Place::Behind { start } else { lower_bytes };
+    let end = if record.place == Place::Apart { end } else { end - end % page };
+    data.extend(ByteRange::between(start, end));
+    table(&data)
+}
+
+fn table(ranges: &[ByteRange]) -> Result<Table, TableError> {
+    Table::ranges(Port(0), ranges)
+}

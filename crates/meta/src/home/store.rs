@@ -1,0 +1,145 @@
+//! The vault with the objects of a device, as a store of [`super::Opening`].
+
+use block::env::LocalFuture;
+use block::{Env, Error, ErrorKind, Lower, Result, error};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::objects::{OBJECTS_MAX, Objects};
+use super::opening::{Access, Store};
+use super::record::Record;
+use crate::Uuid;
+use crate::alloc::{Allocator, Policy};
+use crate::vault::{Array, Bitmap, Cell, Codec, ObjectId, Options, Shape, Spec, Vault};
+
+/// The vault of a device, and the function that returns the kind's handles to its objects.
+pub struct VaultStore<T> {
+    pub env: Env,
+    pub kind: &'static str,
+    pub objects: Objects,
+    /// Handle to the bytes of the room.
+    pub store: Lower,
+    /// Handle to the data of the device, which transactions may name.
+    pub data: Lower,
+    pub read_only: bool,
+    pub build: Box<dyn Fn(Stored) -> LocalFuture<Result<T>>>,
+}
+
+/// An open vault with the objects of a kind, by the numbers of their declarations.
+pub struct Stored {
+    /// The vault.
+    pub vault: Vault,
+    kind: &'static str,
+}
+
+impl Stored {
+    fn id(&self, role: u32) -> Result<ObjectId> {
+        self.vault
+            .find(self.kind, role)
+            .ok_or_else(|| error!(Corrupt, "the vault has no object {role} of a {}", self.kind))
+    }
+
+    /// Returns the array with this number.
+    ///
+    /// # Errors
+    /// `Corrupt` if the vault does not have the object; so for the other kinds of objects.
+    pub fn array<T: FromBytes + IntoBytes + Immutable>(&self, role: u32) -> Result<Array<T>> {
+        Ok(Array::new(&self.vault, self.id(role)?))
+    }
+
+    /// Returns the bitmap with this number.
+    pub fn bitmap(&self, role: u32) -> Result<Bitmap> {
+        Ok(Bitmap::new(&self.vault, self.id(role)?))
+    }
+
+    /// Returns the cell with this number.
+    pub fn cell<T: Codec>(&self, role: u32) -> Result<Cell<T>> {
+        Ok(Cell::new(&self.vault, self.id(role)?))
+    }
+
+    /// Returns the allocator whose map is the array with this number, and whose bitmap is the object behind it.
+    pub fn allocator(&self, role: u32, policy: Policy) -> Result<Allocator> {
+        Allocator::open(&self.vault, self.kind, role, policy)
+    }
+}
+
+impl<T: 'static> VaultStore<T> {
+    async fn vault(&self, record: &Record, access: Access) -> Result<Vault> {
+        let options = Options {
+            cache_bytes: self.objects.cache_bytes,
+            read_only: self.read_only || access == Access::ReadOnly,
+            may_degrade: false,
+            vault: record.vault,
+        };
+        let copies = vec![Some(self.store.clone())];
+        Vault::open_with_data(&self.env, copies, self.data.clone(), &options).await
+    }
+
+    fn specs(&self) -> impl Iterator<Item = Spec> {
+        let owned = |object: &Spec| Spec { owner: self.kind.to_owned(), ..object.clone() };
+        self.objects.list.iter().map(owned)
+    }
+
+    /// Makes objects as long as the kind declares them, which is longer after the lower has grown.
+    async fn grow(&self, vault: &Vault) -> Result<()> {
+        let mut transaction = vault.begin();
+        for spec in self.specs() {
+            let id = vault.find(self.kind, spec.role);
+            let id = id.ok_or_else(|| error!(Corrupt, "the vault has no object {}", spec.role))?;
+            if vault.object(id)?.length < spec.length {
+                transaction.grow(id, spec.length)?;
+            }
+        }
+        if transaction.is_empty() { Ok(()) } else { vault.commit(transaction).await }
+    }
+}
+
+impl<T: 'static> Store for VaultStore<T> {
+    type Open = (Vault, T);
+
+    async fn make(&self, record: &Record) -> Result<Uuid> {
+        let shape = Shape {
+            log_bytes: Some(self.objects.log_bytes(record.lower_bytes)),
+            objects: OBJECTS_MAX,
+            bytes: Some(record.room_bytes()),
+        };
+        let made = Vault::format(&self.env, std::slice::from_ref(&self.store), shape).await?;
+        let record = Record { vault: Some(made), ..record.clone() };
+        let vault = self.vault(&record, Access::Full).await?;
+        let mut transaction = vault.begin();
+        for spec in self.specs() {
+            transaction.create(&spec)?;
+        }
+        vault.commit(transaction).await?;
+        vault.close().await?;
+        Ok(made)
+    }
+
+    async fn open(&self, record: &Record, access: Access) -> Result<Self::Open> {
+        let opened = self.vault(record, access).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Invalid => {
+                let words = format!(
+                    "the vault of the {} is missing on {}, although the labels record it ({})",
+                    self.kind,
+                    self.store.name(),
+                    error.message()
+                );
+                Error::new(ErrorKind::Corrupt, words).next("bring back the disk with the vault")
+            }
+            _ => error,
+        })?;
+        if access == Access::Full && !self.read_only {
+            self.grow(&opened).await?;
+        }
+        let stored = Stored { vault: opened.clone(), kind: self.kind };
+        Ok((opened, (self.build)(stored).await?))
+    }
+
+    async fn close(&self, (vault, _): &Self::Open) {
+        // Pages that could not be written are in the log.
+        let _ = vault.clone().close().await;
+    }
+
+    fn failure(&self, (vault, _): &Self::Open) -> Option<Error> {
+        vault.failure()
+    }
+}
