@@ -182,7 +182,7 @@ fn checked(number: U16, least: usize, most: usize, of: &str) -> Result<usize, St
 fn check_ranges(ranges: &[ByteRange], end: u64) -> Result<(), String> {
     let page = PAGE_BYTES as u64;
     let is_valid = |range: &ByteRange| {
-        range.end() <= end && range.start() % page == 0 && range.len() % page == 0
+        range.end() <= end && range.start().is_multiple_of(page) && range.len().is_multiple_of(page)
     };
     if let Some(range) = ranges.iter().find(|range| !is_valid(range)) {
         return Err(format!("invalid range {range} of the room"));
