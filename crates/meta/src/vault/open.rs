@@ -214,14 +214,14 @@ impl Vault {
                 flush.await.result?;
             }
         }
-        let reserved_bytes = reserve(env, &replicas.geometry)?;
+        let reserved_bytes = reserve(env, &replicas.geometry())?;
         let Durable { root, tail, .. } = replicas.durable.get();
         let vault = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             env: env.clone(),
             read_only: options.read_only,
-            tree: Tree::new(replicas.geometry, root, options.cache_bytes),
-            directory: RefCell::new(Directory::new(&replicas.geometry)),
+            tree: Tree::new(root, options.cache_bytes),
+            directory: RefCell::new(Directory::new(&replicas.geometry())),
             commits: Commits::new(tail, env.now()),
             data,
             replicas,
@@ -256,7 +256,7 @@ impl Inner {
     }
 
     async fn read_directory(&self) -> Result<()> {
-        for page in 0..u64::from(self.replicas.geometry.directory_pages) {
+        for page in 0..u64::from(self.replicas.geometry().directory_pages) {
             self.tree.ensure(&self.replicas, page).await?;
             let first = page as usize * SLOTS_PER_PAGE;
             (first..first + SLOTS_PER_PAGE).try_for_each(|slot| self.note_slot(slot))?;

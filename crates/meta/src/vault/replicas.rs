@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
-use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
+use super::geometry::{Geometry, LOG_START, SUPERBLOCKS};
+use super::number::{self, PageNumber};
 use super::page::{PAGE_BYTES, Page, Pointer};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
@@ -42,7 +43,7 @@ pub(super) struct Replica {
 pub(super) struct Replicas {
     env: Env,
     pub vault: Uuid,
-    pub geometry: Geometry,
+    geometry: Cell<Geometry>,
     members: Vec<Replica>,
     epoch: Cell<Epoch>,
     sequence: Cell<u64>,
@@ -75,7 +76,7 @@ impl Replicas {
         Self {
             env: env.clone(),
             vault: newest.vault,
-            geometry: newest.geometry,
+            geometry: Cell::new(newest.geometry),
             members,
             epoch: Cell::new(newest.epoch),
             sequence: Cell::new(newest.sequence),
@@ -115,6 +116,11 @@ impl Replicas {
     pub fn raise_epoch(&self) {
         let number = self.epoch.get().number + 1;
         self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
+    }
+
+    /// Returns the sizes of the parts of the vault.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry.get()
     }
 
     pub fn count(&self) -> usize {
@@ -253,8 +259,8 @@ impl Replicas {
         match error {
             Some(error) if complaints.is_empty() => Err(error),
             _ => {
-                let words =
-                    format!("no copy has page {number} of the vault: {}", complaints.join("; "));
+                let (page, why) = (number::describe(number), complaints.join("; "));
+                let words = format!("no copy has {page} of the vault: {why}");
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
         }
@@ -272,7 +278,7 @@ impl Replicas {
         pointer: &Pointer,
     ) -> Result<Result<Page, String>> {
         let lower = self.present(copy);
-        let at = self.geometry.home(number, pointer.home);
+        let at = self.geometry().home(number, pointer.home);
         let bytes = self.read(lower, at, PAGE_BYTES).await?;
         let page = Page::verify(&bytes.read(), number, pointer);
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
@@ -288,7 +294,7 @@ impl Replicas {
     /// Returns the address in bytes, on a copy of the vault, of offset `offset` of the log. The log is a ring, so
     /// offsets wrap around.
     pub fn log_place(&self, offset: u64) -> u64 {
-        LOG_START + offset % self.geometry.log_bytes
+        LOG_START + offset % self.geometry().log_bytes
     }
 
     /// Makes the superblocks on the remaining current copies of the vault record durably which copies are current,
@@ -380,7 +386,7 @@ impl Replicas {
             copy: copy as u32,
             copies: self.members.len() as u32,
             current: self.told.get(),
-            geometry: self.geometry,
+            geometry: self.geometry.get(),
             checkpoint: next.checkpoint,
             root: next.root,
             tail: next.tail,
