@@ -128,6 +128,7 @@ impl Opening {
             read_only: self.read_only || access == Access::ReadOnly,
             may_degrade: false,
             vault: Some(uuid),
+            bytes: None,
         };
         let copies = vec![Some(self.meta.clone())];
         Vault::open_with_data(&self.env, copies, self.data.clone(), &options).await

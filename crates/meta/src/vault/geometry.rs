@@ -90,6 +90,25 @@ impl Geometry {
         self.place(self.all_pages())
     }
 
+    /// Returns the sizes that this vault has once it has grown to copies of `bytes` bytes; `None` if its copies have as
+    /// many already. The log and the directory stay the same.
+    ///
+    /// # Errors
+    /// As [`Geometry::fit`].
+    pub(super) fn grown(&self, bytes: u64) -> Result<Option<Self>> {
+        let bytes = bytes - bytes % PAGE_BYTES as u64;
+        if bytes <= self.bytes {
+            return Ok(None);
+        }
+        Self::fit(bytes, self.log_bytes, self.directory_pages).map(Some)
+    }
+
+    /// Whether a vault with the sizes `older` may have grown to these sizes, or has the same ones.
+    pub(super) fn extends(&self, older: &Self) -> bool {
+        let Self { bytes, pages, .. } = *older;
+        Self { bytes, pages, ..*self } == *older && bytes <= self.bytes && pages <= self.pages
+    }
+
     /// Checks the sizes of the parts of a vault against their limits. The error is a description of the fault.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { bytes, log_bytes, pages, directory_pages } = *self;

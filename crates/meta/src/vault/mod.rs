@@ -12,6 +12,7 @@
 //! | `data.rs` | data outside of the vault that records make reachable |
 //! | `checkpoint.rs` | checkpoints: changed pages, map of pages, superblocks |
 //! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
+//! | `grow.rs` | growth of a vault at its opening |
 //! | `rejoin.rs` | resync of a copy that was left behind |
 //! | `check.rs` | verification of every copy of a vault |
 //! | `cell.rs`, `array.rs`, `bitmap.rs`, `log.rs` | the objects: [`Cell`], [`Array`], [`Bitmap`], [`Log`] |
@@ -35,6 +36,7 @@ mod directory;
 pub mod entry;
 mod flushing;
 pub mod geometry;
+mod grow;
 mod log;
 pub mod number;
 mod open;

@@ -1,5 +1,6 @@
 //! Resync of a copy of a vault that was left behind.
 
+use block::seeded::{self, Bug};
 use block::{ByteRange, Lower, Op, Result, error};
 
 use super::geometry::LOG_START;
@@ -48,6 +49,11 @@ impl Inner {
             let part = ByteRange::new(LOG_START + from, step.min(log_bytes - from));
             let range = part.expect("a part has bytes");
             lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result?;
+        }
+        // A new disk, or a copy that has missed the growth of the vault, gets zeros where its pages will be.
+        let start = self.replicas.room_end(copy).max(LOG_START + log_bytes);
+        if !seeded::on(Bug::RejoinedUnzeroed) {
+            open::take_room(lower, start, self.replicas.geometry().end()).await?;
         }
         lower.flush().await?;
         // This superblock marks the copy as not current. So a power cut cannot leave the copy without a superblock

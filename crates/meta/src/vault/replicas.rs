@@ -36,6 +36,9 @@ pub(super) struct Replica {
     standing: Cell<CopyState>,
     /// Slot with the newest superblock on this copy of the vault; `None` if neither slot has a valid one.
     slot: Cell<Option<usize>>,
+    /// End in bytes of the part of the disk that was zeroed for this copy before the opening. A copy that was left behind
+    /// while the vault grew has less than the vault.
+    room_end: u64,
     /// The error for which this process left this copy of the vault behind.
     fault: RefCell<Option<Error>>,
 }
@@ -63,9 +66,14 @@ pub(super) struct Replicas {
 }
 
 impl Replica {
-    pub fn new(lower: Option<Lower>, standing: CopyState, slot: Option<usize>) -> Self {
+    pub fn new(
+        lower: Option<Lower>,
+        standing: CopyState,
+        slot: Option<usize>,
+        room_end: u64,
+    ) -> Self {
         let (standing, slot) = (Cell::new(standing), Cell::new(slot));
-        Self { lower, standing, slot, fault: RefCell::default() }
+        Self { lower, standing, slot, room_end, fault: RefCell::default() }
     }
 }
 
@@ -123,6 +131,11 @@ impl Replicas {
         self.geometry.get()
     }
 
+    /// Sets the sizes of the grown vault. The next superblocks contain them.
+    pub fn set_geometry(&self, grown: Geometry) {
+        self.geometry.set(grown);
+    }
+
     pub fn count(&self) -> usize {
         self.members.len()
     }
@@ -155,6 +168,11 @@ impl Replicas {
 
     pub fn lower(&self, copy: usize) -> Option<&Lower> {
         self.members[copy].lower.as_ref()
+    }
+
+    /// Returns the end in bytes of the part of the disk that was zeroed for copy `copy` of the vault before the opening.
+    pub fn room_end(&self, copy: usize) -> u64 {
+        self.members[copy].room_end
     }
 
     /// Returns the disk of copy `copy` of the vault.
