@@ -297,6 +297,14 @@ bugs! {
     FlushCountsLater = "204",
     /// 205 a region is cleared while a write to it is in flight
     ClearedDuringWrite = "205",
+    /// 206 a superblock with the sizes of a grown vault is written before the new part is zeroed
+    GrownBeforeZeroed = "206",
+    /// 207 a superblock with the sizes of a grown vault is written before the new part is flushed
+    GrownUnflushed = "207",
+    /// 208 the root of a vault with more levels stays that of the old level
+    OldRootKept = "208",
+    /// 209 a copy that was left behind while its vault grew is resynced without zeros in its new part
+    RejoinedUnzeroed = "209",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -57,6 +57,8 @@ pub struct Fails {
     pub writes_left: Option<u64>,
     /// Whether the disk has no space for writes.
     pub is_full: bool,
+    /// Whether the disk has no space for zeros.
+    pub zeroes_full: bool,
     /// Whether all flushes of the disk fail.
     pub flushes: bool,
     /// Whether all reads of the disk fail.
@@ -117,18 +119,21 @@ impl Disk {
             Op::Write { .. } if fails.is_full => {
                 return Err(Error::new(ErrorKind::NoSpace, "the disk is full"));
             }
+            Op::WriteZeroes { .. } if fails.zeroes_full => {
+                return Err(Error::new(ErrorKind::NoSpace, "the disk is full"));
+            }
+            Op::Write { .. } | Op::WriteZeroes { .. } if fails.writes_left == Some(0) => {
+                return failed("a write");
+            }
             Op::Write { range, data, .. } => {
-                if let Some(left) = fails.writes_left {
-                    if left == 0 {
-                        return failed("a write");
-                    }
-                    fails.writes_left = Some(left - 1);
-                    self.fails.set(fails);
-                }
+                fails.writes_left = fails.writes_left.map(|left| left - 1);
+                self.fails.set(fails);
                 self.writes.set(self.writes.get() + 1);
                 self.put(range.start() as usize, &data.read());
             }
             Op::WriteZeroes { range, .. } => {
+                fails.writes_left = fails.writes_left.map(|left| left - 1);
+                self.fails.set(fails);
                 self.writes.set(self.writes.get() + 1);
                 self.put(range.start() as usize, &vec![0; range.len() as usize]);
             }

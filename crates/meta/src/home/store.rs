@@ -69,6 +69,7 @@ impl<T: 'static> VaultStore<T> {
             read_only: self.read_only || access == Access::ReadOnly,
             may_degrade: false,
             vault: record.vault,
+            bytes: Some(record.room_bytes()),
         };
         let copies = vec![Some(self.store.clone())];
         Vault::open_with_data(&self.env, copies, self.data.clone(), &options).await

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::geometry::PageNumber;
+use super::number::PageNumber;
 use super::page::{PAGE_BYTES, Page};
 
 /// Smallest size in bytes of the page cache of a vault.

@@ -3,6 +3,7 @@
 use block::Result;
 
 use super::entry::ObjectKind;
+use super::number::{self, PageNumber};
 use super::{Bitmap, Log, ObjectId, Vault};
 
 /// Maximum number of faults that a check of a vault describes; further faults are only counted.
@@ -46,14 +47,14 @@ impl Vault {
         for damaged in inner.replicas.damaged_superblocks().await? {
             findings.note(format!("superblock on {damaged}; the vault uses the other superblock"));
         }
-        let end = inner.replicas.geometry.all_pages();
-        let mut number = 0;
-        while number < end {
+        let mut next = Some(0);
+        while next.is_some() {
             // A checkpoint during a batch would write new versions of the pages that are being verified.
             let _turn = inner.checkpointing.lock().await;
-            for _ in 0..BATCH.min(end - number) {
+            for _ in 0..BATCH {
+                let Some(number) = next else { break };
                 self.check_page(number, &mut findings).await?;
-                number += 1;
+                next = inner.replicas.geometry().after(number);
             }
             inner.env.give_way().await;
         }
@@ -82,7 +83,7 @@ impl Vault {
         Bitmap::new(self, id).miscount().await.ok().flatten()
     }
 
-    async fn check_page(&self, number: u64, findings: &mut Findings) -> Result<()> {
+    async fn check_page(&self, number: PageNumber, findings: &mut Findings) -> Result<()> {
         let inner = &self.0;
         let pointer = match inner.tree.pointer(&inner.replicas, number).await {
             Ok(None) => return Ok(()),
@@ -95,8 +96,8 @@ impl Vault {
         for copy in inner.replicas.current() {
             match inner.replicas.page_of(copy, number, &pointer).await {
                 Ok(Ok(_)) => right += 1,
-                Ok(Err(words)) => findings.note(format!("page {number} on {words}")),
-                Err(error) => findings.note(format!("page {number}: {error}")),
+                Ok(Err(words)) => findings.note(format!("{} on {words}", number::describe(number))),
+                Err(error) => findings.note(format!("{}: {error}", number::describe(number))),
             }
         }
         if right == 0 {

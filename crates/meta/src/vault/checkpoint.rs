@@ -7,10 +7,11 @@ use block::seeded::{self, Bug};
 use block::{Child, Result};
 
 use super::Inner;
-use super::geometry::PageNumber;
+use super::number::PageNumber;
 use super::page::{PAGE_BYTES, Page, Pointer};
 use super::replicas::Durable;
 use super::superblock::Position;
+use super::tree::is_map;
 
 /// Maximum number of page writes that a checkpoint has in flight at one time to each copy of the vault.
 pub(super) const WINDOW: usize = 16;
@@ -41,7 +42,7 @@ impl Inner {
     pub(super) fn checkpoint_if_due(&self) {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let cache = self.tree.cache.borrow();
-        let due = 8 * used > 5 * self.replicas.geometry.log_bytes
+        let due = 8 * used > 5 * self.replicas.geometry().log_bytes
             || 16 * cache.dirty() > 15 * cache.dirty_max()
             || self.tree.has_to_mend();
         drop(cache);
@@ -139,7 +140,7 @@ struct Climb<'a> {
 
 impl<'a> Climb<'a> {
     fn new(vault: &'a Inner, checkpoint: u64) -> Self {
-        let open = vec![None; vault.replicas.geometry.root_level()];
+        let open = vec![None; vault.replicas.geometry().root_level()];
         let (map, window) = (Vec::new(), VecDeque::new());
         Self { vault, checkpoint, open, map, window, root: None }
     }
@@ -165,7 +166,7 @@ impl<'a> Climb<'a> {
     /// Writes a page to the home that its present pointer does not use, and updates the pointer in its map page.
     async fn put(&mut self, level: usize, number: PageNumber, mut page: Page) -> Result<()> {
         let other = |pointer: Option<Pointer>| pointer.map_or(0, |pointer| 1 - pointer.home);
-        let Some((parent, place)) = self.vault.replicas.geometry.parent(number) else {
+        let Some((parent, place)) = self.vault.replicas.geometry().parent(number) else {
             let now = self.vault.tree.pointer(&self.vault.replicas, number).await?;
             self.root = Some(page.seal(self.checkpoint, other(now)));
             return self.write(number, &page, other(now)).await;
@@ -197,13 +198,13 @@ impl<'a> Climb<'a> {
 
     async fn write(&mut self, number: PageNumber, page: &Page, home: usize) -> Result<()> {
         let vault = self.vault;
-        if number >= vault.replicas.geometry.pages {
+        if is_map(number) {
             // Lookups use the cached page until the new version is on the disks.
             vault.tree.cache.borrow_mut().renew(number, page);
         }
         let buf = vault.env.pool().scratch(PAGE_BYTES).await?;
         buf.write().copy_from_slice(page.bytes());
-        let at = vault.replicas.geometry.home(number, home);
+        let at = vault.replicas.geometry().home(number, home);
         self.window.push_back(vault.replicas.start_write(at, &buf));
         if self.window.len() > WINDOW {
             let oldest = self.window.pop_front().expect("a full window has an oldest write");

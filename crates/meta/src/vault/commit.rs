@@ -14,7 +14,7 @@ use zerocopy::little_endian::U64;
 
 use super::bitmap::{self, BITMAP_HEADER_BYTES};
 use super::entry::Entry;
-use super::geometry::PageNumber;
+use super::number::PageNumber;
 use super::record::{self, Change, RECORD_HEADER_BYTES, Verb};
 use super::superblock::Position;
 use super::transaction::{DirectoryReservations, TRANSACTION_PAGES_MAX};
@@ -277,7 +277,7 @@ impl Inner {
 
     /// Reserves cache room for the pages that the transaction changes, loads these pages, and pins them.
     async fn admit(&self, transaction: &Transaction) -> Result<Pages> {
-        let most = self.replicas.geometry.record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
+        let most = self.replicas.geometry().record_bytes_max() as usize / 2 - RECORD_HEADER_BYTES;
         if transaction.changes.len() > most {
             bail!(
                 Limit,
@@ -369,7 +369,7 @@ impl Inner {
     /// Ensures that changes of advisory objects, `waiting` bytes in total, are written to the log within
     /// [`LAZY_WITHIN`].
     fn note_soon(&self, waiting: usize) {
-        if waiting >= LAZY_BYTES_MAX.min(self.replicas.geometry.record_bytes_max() as usize / 4) {
+        if waiting >= LAZY_BYTES_MAX.min(self.replicas.geometry().record_bytes_max() as usize / 4) {
             self.commits.lazy_due.set(true);
             self.lead_soon();
         } else if !self.commits.lazy_timer.replace(true) {

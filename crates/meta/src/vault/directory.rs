@@ -235,6 +235,14 @@ impl Directory {
         Ok(())
     }
 
+    /// Adds the pages of the vault up to `pages` to the free ones, because the vault has grown.
+    pub fn extend(&mut self, pages: u64) {
+        let before = std::mem::replace(&mut self.pages, pages);
+        if pages > before {
+            self.give(Run { first: before as u32, pages: (pages - before) as u32 });
+        }
+    }
+
     /// Computes the free pages of the vault, after all slots were read.
     ///
     /// # Errors

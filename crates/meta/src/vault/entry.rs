@@ -6,7 +6,7 @@ use block::{Error, bail};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::geometry::PageNumber;
+use super::number::PageNumber;
 use super::page::CONTENT_BYTES;
 use super::superblock::COUNT_MAX;
 use crate::NAME_BYTES_MAX;

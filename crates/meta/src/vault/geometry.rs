@@ -2,6 +2,7 @@
 
 use block::{Error, ErrorKind, Result};
 
+use super::number::{self, PageNumber};
 use super::page::{PAGE_BYTES, POINTERS_PER_PAGE};
 
 /// Offsets in bytes of the two slots for the superblock on a copy of a vault.
@@ -37,10 +38,6 @@ const HOMES_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
 /// Maximum number of levels of the map of pages: 254 pointers per page, to the power of 4, are more than [`PAGES_MAX`].
 pub const LEVELS_MAX: usize = 4;
-
-/// Number of a page of a vault, counted over all levels: first the pages of objects (level 0), then each level of the
-/// map.
-pub type PageNumber = u64;
 
 /// Sizes of the parts of a vault. They are the same on each of its copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +87,26 @@ impl Geometry {
 
     /// Returns the offset in bytes of the end of the last page on a copy of the vault.
     pub fn end(&self) -> u64 {
-        self.home(self.all_pages(), 0)
+        self.place(self.all_pages())
+    }
+
+    /// Returns the sizes that this vault has once it has grown to copies of `bytes` bytes; `None` if its copies have as
+    /// many already. The log and the directory stay the same.
+    ///
+    /// # Errors
+    /// As [`Geometry::fit`].
+    pub(super) fn grown(&self, bytes: u64) -> Result<Option<Self>> {
+        let bytes = bytes - bytes % PAGE_BYTES as u64;
+        if bytes <= self.bytes {
+            return Ok(None);
+        }
+        Self::fit(bytes, self.log_bytes, self.directory_pages).map(Some)
+    }
+
+    /// Whether a vault with the sizes `older` may have grown to these sizes, or has the same ones.
+    pub(super) fn extends(&self, older: &Self) -> bool {
+        let Self { bytes, pages, .. } = *older;
+        Self { bytes, pages, ..*self } == *older && bytes <= self.bytes && pages <= self.pages
     }
 
     /// Checks the sizes of the parts of a vault against their limits. The error is a description of the fault.
@@ -134,40 +150,42 @@ impl Geometry {
         (1..=LEVELS_MAX).find(|level| self.level_pages(*level) == 1).unwrap_or(LEVELS_MAX)
     }
 
-    fn first_of(&self, level: usize) -> PageNumber {
-        (0..level).map(|level| self.level_pages(level)).sum()
-    }
-
     /// Returns the page number of the root of the map of pages.
     pub fn root(&self) -> PageNumber {
-        self.first_of(self.root_level())
+        number::number(self.root_level(), 0)
     }
 
     /// Returns the number of all pages of the vault: those of objects, and those of the map.
     pub fn all_pages(&self) -> u64 {
-        self.root() + 1
+        (0..=self.root_level()).map(|level| self.level_pages(level)).sum()
+    }
+
+    /// Returns the number of the page behind page `page`, level by level; `None` behind the root of the map.
+    pub fn after(&self, page: PageNumber) -> Option<PageNumber> {
+        let (level, index) = (number::level(page), number::index(page));
+        if index + 1 < self.level_pages(level) {
+            return Some(page + 1);
+        }
+        (level < self.root_level()).then(|| number::number(level + 1, 0))
     }
 
     /// Returns the number of the map page that points to `page`, and the index of the pointer in that page; `None` for
     /// the root of the map.
     pub fn parent(&self, page: PageNumber) -> Option<(PageNumber, usize)> {
-        let mut first = 0;
-        for level in 0..self.root_level() {
-            let count = self.level_pages(level);
-            if page < first + count {
-                let index = page - first;
-                let parent = first + count + index / POINTERS_PER_PAGE;
-                return Some((parent, (index % POINTERS_PER_PAGE) as usize));
-            }
-            first += count;
-        }
-        None
+        let (level, index) = (number::level(page), number::index(page));
+        let parent = || number::number(level + 1, index / POINTERS_PER_PAGE);
+        (level < self.root_level()).then(|| (parent(), (index % POINTERS_PER_PAGE) as usize))
     }
 
     /// Returns the offset in bytes of home `home` (0 or 1) of page `page` on a copy of the vault. The two homes of a
     /// page hold its old and its new version.
     pub fn home(&self, page: PageNumber, home: usize) -> u64 {
-        LOG_START + self.log_bytes + page * HOMES_BYTES + home as u64 * PAGE_BYTES as u64
+        self.place(number::place(page)) + home as u64 * PAGE_BYTES as u64
+    }
+
+    /// Returns the offset in bytes of the homes at place `place` on a copy of the vault.
+    fn place(&self, place: u64) -> u64 {
+        LOG_START + self.log_bytes + place * HOMES_BYTES
     }
 
     /// Returns the length in bytes of the longest record that this vault writes to its log: a multiple of a page.
@@ -190,14 +208,12 @@ mod tests {
     fn vault_geometry_on_large_disk_has_three_map_levels() {
         let all = Geometry::fit(6 << 30, 16 << 20, 37).unwrap();
         assert_eq!(all.root_level(), 3);
-        assert!(all.home(all.all_pages(), 0) <= all.bytes);
+        assert!(all.end() <= all.bytes);
         let larger = Geometry { pages: all.pages + 2, ..all };
-        assert!(larger.home(larger.all_pages(), 0) > all.bytes, "no room is wasted");
-        for page in [0, 1, 253, 254, all.pages - 1, all.pages, all.root() - 1] {
-            let (parent, _) = all.parent(page).unwrap();
-            assert!(parent > page && parent <= all.root(), "page {page} under {parent}");
-        }
-        assert_eq!(all.parent(254), Some((all.pages + 1, 0)));
+        assert!(larger.end() > all.bytes, "no room is wasted");
+        assert_eq!(all.parent(253), Some((number::number(1, 0), 253)));
+        assert_eq!(all.parent(254), Some((number::number(1, 1), 0)));
+        assert_eq!(all.parent(number::number(1, 255)), Some((number::number(2, 1), 1)));
         assert_eq!(all.parent(all.root()), None);
     }
 

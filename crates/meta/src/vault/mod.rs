@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `geometry.rs` | layout of a copy of a vault |
+//! | `geometry.rs`, `number.rs` | layout of a copy of a vault; numbers and places of its pages |
 //! | `superblock.rs`, `record.rs`, `page.rs`, `entry.rs` | on-disk structures, as in `docs/formats/vault.md` |
 //! | `replicas.rs` | the copies of a vault, their states, and their superblocks |
 //! | `cache.rs`, `tree.rs` | page cache; loading of pages |
@@ -12,6 +12,7 @@
 //! | `data.rs` | data outside of the vault that records make reachable |
 //! | `checkpoint.rs` | checkpoints: changed pages, map of pages, superblocks |
 //! | `open.rs`, `replay.rs` | formatting, opening, replay of the log after a crash |
+//! | `grow.rs` | growth of a vault at its opening |
 //! | `rejoin.rs` | resync of a copy that was left behind |
 //! | `check.rs` | verification of every copy of a vault |
 //! | `cell.rs`, `array.rs`, `bitmap.rs`, `log.rs` | the objects: [`Cell`], [`Array`], [`Bitmap`], [`Log`] |
@@ -35,7 +36,9 @@ mod directory;
 pub mod entry;
 mod flushing;
 pub mod geometry;
+mod grow;
 mod log;
+pub mod number;
 mod open;
 pub mod page;
 pub mod record;
@@ -133,7 +136,7 @@ impl Vault {
 
     /// Returns the sizes of the parts of the vault: its log, its pages and its directory.
     pub fn geometry(&self) -> Geometry {
-        self.0.replicas.geometry
+        self.0.replicas.geometry()
     }
 
     /// Returns the state of a copy of the vault, and the error for which this process left the copy behind, if the

@@ -12,6 +12,7 @@ use super::directory::{Directory, SLOTS_PER_PAGE};
 use super::geometry::{
     Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN, OBJECTS_MAX, SUPERBLOCKS, record_bytes_max,
 };
+use super::grow::growth;
 use super::page::PAGE_BYTES;
 use super::records::IN_FLIGHT_MAX;
 use super::replay;
@@ -61,11 +62,21 @@ pub struct Options {
     pub may_degrade: bool,
     /// UUID that the vault on the disks must have; `None` accepts any vault.
     pub vault: Option<Uuid>,
+    /// Number of bytes that each copy of the vault may occupy on its disk, from byte 0 on. If the copies have fewer, and
+    /// the vault is opened for writing, it grows before the opening returns. `None`, or no more bytes than the copies
+    /// have: the vault keeps its size.
+    pub bytes: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cache_bytes: 16 << 20, read_only: false, may_degrade: false, vault: None }
+        Self {
+            cache_bytes: 16 << 20,
+            read_only: false,
+            may_degrade: false,
+            vault: None,
+            bytes: None,
+        }
     }
 }
 
@@ -164,7 +175,7 @@ impl Vault {
             unknown_read_only: 0,
         };
         for lower in lowers {
-            take_room(lower, geometry.end()).await?;
+            take_room(lower, 0, geometry.end()).await?;
         }
         for (copy, lower) in lowers.iter().enumerate() {
             let superblock = Superblock { copy: copy as u32, ..superblock.clone() };
@@ -177,7 +188,8 @@ impl Vault {
     ///
     /// # Errors
     /// `NotFound` if no disk has a vault; `Unsupported` if the vault needs a newer version of Cairn; `Invalid` for a
-    /// disk in the wrong position; `Degraded` if a current copy is missing or has no superblock, unless
+    /// disk in the wrong position; `NoSpace` for a disk that is too small for [`Options::bytes`], or that cannot store as
+    /// many bytes as it reports; `Degraded` if a current copy is missing or has no superblock, unless
     /// [`Options::may_degrade`]; `Corrupt` if copies were written independently of each other (split brain), or if a
     /// necessary part of the vault is damaged on all copies.
     pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
@@ -206,6 +218,7 @@ impl Vault {
         options: &Options,
     ) -> Result<Self> {
         let replicas = gather(env, lowers, options).await?;
+        let grown = growth(&replicas, options)?;
         if !options.read_only {
             // Writes of an earlier process may still be in caches of the disks; this flush makes them durable.
             let beside = data.as_ref().and_then(DataLower::start_flush);
@@ -214,14 +227,14 @@ impl Vault {
                 flush.await.result?;
             }
         }
-        let reserved_bytes = reserve(env, &replicas.geometry)?;
+        let reserved_bytes = reserve(env, &replicas.geometry())?;
         let Durable { root, tail, .. } = replicas.durable.get();
         let vault = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
             env: env.clone(),
             read_only: options.read_only,
-            tree: Tree::new(replicas.geometry, root, options.cache_bytes),
-            directory: RefCell::new(Directory::new(&replicas.geometry)),
+            tree: Tree::new(root, options.cache_bytes),
+            directory: RefCell::new(Directory::new(&replicas.geometry())),
             commits: Commits::new(tail, env.now()),
             data,
             replicas,
@@ -232,6 +245,9 @@ impl Vault {
             reserved_bytes,
         });
         vault.recover().await?;
+        if let Some(grown) = grown {
+            vault.grow(grown).await?;
+        }
         Ok(Self(vault))
     }
 }
@@ -256,7 +272,7 @@ impl Inner {
     }
 
     async fn read_directory(&self) -> Result<()> {
-        for page in 0..u64::from(self.replicas.geometry.directory_pages) {
+        for page in 0..u64::from(self.replicas.geometry().directory_pages) {
             self.tree.ensure(&self.replicas, page).await?;
             let first = page as usize * SLOTS_PER_PAGE;
             (first..first + SLOTS_PER_PAGE).try_for_each(|slot| self.note_slot(slot))?;
@@ -281,12 +297,12 @@ fn reserve(env: &Env, geometry: &Geometry) -> Result<usize> {
     Err(error!(Limit, "a vault needs {bytes} bytes of buffers, and the pool has too few free"))
 }
 
-/// Fills the first `bytes` bytes of a disk with allocated zeros. So the file system of a sparse file has room for all
+/// Fills the bytes from `start` to `end` of a disk with allocated zeros. So the file system of a sparse file has room for all
 /// that the vault will write, even if the file system becomes full later; changes that free space can then still be
 /// committed.
-async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
-    let mut at = 0;
-    while let Some(range) = ByteRange::between(at, bytes.min(at + ROOM_STEP)) {
+pub(super) async fn take_room(lower: &Lower, start: u64, end: u64) -> Result<()> {
+    let mut at = start;
+    while let Some(range) = ByteRange::between(at, end.min(at + ROOM_STEP)) {
         at = range.end();
         let zeroed = lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result;
         let Err(error) = zeroed else { continue };
@@ -294,9 +310,10 @@ async fn take_room(lower: &Lower, bytes: u64) -> Result<()> {
             return Err(error);
         }
         // The allocated space has no use any more. An error of this discard would matter less than the error below.
-        let range = ByteRange::new(0, at).expect("zeroed ranges have bytes");
+        let range = ByteRange::between(start, at).expect("zeroed ranges have bytes");
         let _ = lower.call(Op::Discard { range, fua: false }).await;
-        return Err(error!(NoSpace, "no room for the {bytes} bytes of a new vault: {error}")
+        let bytes = end - start;
+        return Err(error!(NoSpace, "no room for the {bytes} new bytes of a vault: {error}")
             .next("free some space on the disk"));
     }
     Ok(())
@@ -364,7 +381,8 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<AreaContent>))| {
         let counts = current(copy) && seen.is_some();
         let standing = if counts { CopyState::Current } else { CopyState::Behind };
-        Replica::new(lower, standing, seen.map(|seen| seen.slot))
+        let room_end = seen.as_ref().map_or(0, |seen| seen.superblock.geometry.end());
+        Replica::new(lower, standing, seen.map(|seen| seen.slot), room_end)
     };
     let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();
     Ok(Replicas::new(env, &newest, members))
@@ -393,7 +411,9 @@ fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options
     for lower in lowers.iter().flatten() {
         if lower.info().size < newest.geometry.bytes {
             let (is, should) = (lower.info().size, newest.geometry.bytes);
-            let words = format!("the disk has {is} bytes; a copy of the vault has {should}");
+            let words = format!(
+                "the disk has {is} bytes; a copy of the vault has {should}: give it a larger disk"
+            );
             return Err(unfit(ErrorKind::Corrupt, lower, words));
         }
     }
@@ -422,8 +442,9 @@ fn check_copy(newest: &Superblock, copy: usize, own: &Superblock) -> Result<()> 
             sent.number
         );
     }
-    if own.geometry != newest.geometry {
-        bail!(Corrupt, "copy {copy} of the vault differs in size from the other copies");
+    // A crash, or an absence of the copy, may have left it smaller.
+    if !newest.geometry.extends(&own.geometry) {
+        bail!(Corrupt, "copy {copy} of the vault differs in its sizes from the other copies");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crc_fast::CrcAlgorithm;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::geometry::PageNumber;
+use super::number::{self, PageNumber};
 
 /// Size of a page in bytes. The size of each part of a vault is a multiple of this.
 pub const PAGE_BYTES: usize = 4096;
@@ -166,7 +166,9 @@ impl Page {
             return Err("the checksum of the page is wrong".to_owned());
         }
         if header.number.get() != number {
-            return Err(format!("page {} is at the address of page {number}", header.number));
+            let (is, should) = (header.number.get(), number);
+            let [is, should] = [is, should].map(number::describe);
+            return Err(format!("{is} is at the address of {should}"));
         }
         if header.checkpoint.get() != pointer.checkpoint {
             let (is, should) = (header.checkpoint, pointer.checkpoint);

@@ -123,7 +123,7 @@ impl Inner {
         if !self.has_group() {
             return None;
         }
-        let most = self.replicas.geometry.record_bytes_max() as usize;
+        let most = self.replicas.geometry().record_bytes_max() as usize;
         let mut group = self.lazy_group(most / 2);
         let mut bytes = RECORD_HEADER_BYTES + group.lazy.len();
         let mut queue = self.commits.queue.borrow_mut();
@@ -212,7 +212,7 @@ impl Inner {
     fn has_room(&self, padded: usize) -> bool {
         let used = self.commits.head.get().offset - self.replicas.durable.get().tail.offset;
         let record = if seeded::on(Bug::RoomForNothing) { 0 } else { padded as u64 };
-        used + record <= self.replicas.geometry.log_bytes
+        used + record <= self.replicas.geometry().log_bytes
     }
 
     /// Starts the writes of a record to every copy.
@@ -227,7 +227,7 @@ impl Inner {
         parts.extend(group.pending.iter().map(|pending| &pending.changes[..]));
         let (vault, flushed) = (self.replicas.vault, self.replicas.flushed());
         let head = record::encode(vault, at, flushed, group.count, &parts, &mut buf.write());
-        let log_bytes = self.replicas.geometry.log_bytes;
+        let log_bytes = self.replicas.geometry().log_bytes;
         let first = padded.min((log_bytes - at.offset % log_bytes) as usize);
         let mut begun =
             self.replicas.start_write(self.replicas.log_place(at.offset), &buf.slice(0..first));

@@ -1,8 +1,10 @@
 //! Resync of a copy of a vault that was left behind.
 
+use block::seeded::{self, Bug};
 use block::{ByteRange, Lower, Op, Result, error};
 
-use super::geometry::{LOG_START, PageNumber};
+use super::geometry::LOG_START;
+use super::number::PageNumber;
 use super::page::PAGE_BYTES;
 use super::replicas::CopyState;
 use super::superblock::Position;
@@ -41,12 +43,17 @@ impl Inner {
     async fn blank(&self, copy: usize, lower: &Lower) -> Result<()> {
         self.replicas.set_slot(copy, None);
         open::write_first(&self.env, lower, None).await?;
-        let log_bytes = self.replicas.geometry.log_bytes;
+        let log_bytes = self.replicas.geometry().log_bytes;
         let step = crate::io::step(lower) as u64;
         for from in (0..log_bytes).step_by(step as usize) {
             let part = ByteRange::new(LOG_START + from, step.min(log_bytes - from));
             let range = part.expect("a part has bytes");
             lower.call(Op::WriteZeroes { range, unmap: false, fua: false }).await.result?;
+        }
+        // A new disk, or a copy that has missed the growth of the vault, gets zeros where its pages will be.
+        let start = self.replicas.room_end(copy).max(LOG_START + log_bytes);
+        if !seeded::on(Bug::RejoinedUnzeroed) {
+            open::take_room(lower, start, self.replicas.geometry().end()).await?;
         }
         lower.flush().await?;
         // This superblock marks the copy as not current. So a power cut cannot leave the copy without a superblock
@@ -91,17 +98,16 @@ impl Inner {
         }
     }
 
-    /// Copies every page that the map of pages contains to copy `copy` of the vault, in the order of the page numbers.
+    /// Copies every page that the map of pages contains to copy `copy` of the vault, level by level.
     async fn copy_pages(&self, copy: usize, lower: &Lower) -> Result<()> {
-        let mut next = 0;
-        while next < self.replicas.geometry.all_pages() {
+        let mut next = Some(0);
+        while next.is_some() {
             // A checkpoint during a batch could overwrite a page that is being copied.
             let _turn = self.checkpointing.lock().await;
             for _ in 0..BATCH {
-                if next >= self.replicas.geometry.all_pages() {
-                    break;
-                }
-                next = self.copy_page(next, copy, lower).await?;
+                let Some(number) = next else { break };
+                self.copy_page(number, copy, lower).await?;
+                next = self.replicas.geometry().after(number);
             }
             drop(_turn);
             self.check_joining(copy)?;
@@ -111,21 +117,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies page `number` to copy `copy` of the vault, if the page was ever written. Returns the number of the next
-    /// page.
-    async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<PageNumber> {
+    /// Copies page `number` to copy `copy` of the vault, if the page was ever written.
+    async fn copy_page(&self, number: PageNumber, copy: usize, to: &Lower) -> Result<()> {
         let Some(pointer) = self.tree.pointer(&self.replicas, number).await? else {
-            return Ok(number + 1);
+            return Ok(());
         };
         let (page, _) = self.replicas.read_page(number, &pointer).await?;
         let buf = self.env.pool().scratch(PAGE_BYTES).await?;
         buf.write().copy_from_slice(page.bytes());
-        let at = self.replicas.geometry.home(number, pointer.home);
+        let at = self.replicas.geometry().home(number, pointer.home);
         let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a page has bytes");
         if let Err(error) = to.write(range, buf).await {
             self.replicas.fail(copy, &error);
             return Err(error);
         }
-        Ok(number + 1)
+        Ok(())
     }
 }

@@ -22,7 +22,7 @@ struct Ring(Vec<u8>);
 
 impl Ring {
     async fn read(replicas: &Replicas, lower: &Lower) -> Result<Self> {
-        let len = replicas.geometry.log_bytes as usize;
+        let len = replicas.geometry().log_bytes as usize;
         let step = READ_BYTES.min(crate::io::step(lower));
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
@@ -53,8 +53,8 @@ impl Ring {
     /// Adds the records of this copy that continue the log to `found`, and notes the highest flushed number in any record
     /// of this opening.
     fn extend(&self, replicas: &Replicas, found: &mut Found) {
-        let Geometry { log_bytes, .. } = replicas.geometry;
-        let record = |place: usize| self.record(replicas.vault, &replicas.geometry, place);
+        let Geometry { log_bytes, .. } = replicas.geometry();
+        let record = |place: usize| self.record(replicas.vault, &replicas.geometry(), place);
         while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
             && follows(&head, &found.end)
         {

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
-use super::geometry::{Geometry, LOG_START, PageNumber, SUPERBLOCKS};
+use super::geometry::{Geometry, LOG_START, SUPERBLOCKS};
+use super::number::{self, PageNumber};
 use super::page::{PAGE_BYTES, Page, Pointer};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
@@ -35,6 +36,9 @@ pub(super) struct Replica {
     standing: Cell<CopyState>,
     /// Slot with the newest superblock on this copy of the vault; `None` if neither slot has a valid one.
     slot: Cell<Option<usize>>,
+    /// End in bytes of the part of the disk that was zeroed for this copy before the opening. A copy that was left behind
+    /// while the vault grew has less than the vault.
+    room_end: u64,
     /// The error for which this process left this copy of the vault behind.
     fault: RefCell<Option<Error>>,
 }
@@ -42,7 +46,7 @@ pub(super) struct Replica {
 pub(super) struct Replicas {
     env: Env,
     pub vault: Uuid,
-    pub geometry: Geometry,
+    geometry: Cell<Geometry>,
     members: Vec<Replica>,
     epoch: Cell<Epoch>,
     sequence: Cell<u64>,
@@ -62,9 +66,14 @@ pub(super) struct Replicas {
 }
 
 impl Replica {
-    pub fn new(lower: Option<Lower>, standing: CopyState, slot: Option<usize>) -> Self {
+    pub fn new(
+        lower: Option<Lower>,
+        standing: CopyState,
+        slot: Option<usize>,
+        room_end: u64,
+    ) -> Self {
         let (standing, slot) = (Cell::new(standing), Cell::new(slot));
-        Self { lower, standing, slot, fault: RefCell::default() }
+        Self { lower, standing, slot, room_end, fault: RefCell::default() }
     }
 }
 
@@ -75,7 +84,7 @@ impl Replicas {
         Self {
             env: env.clone(),
             vault: newest.vault,
-            geometry: newest.geometry,
+            geometry: Cell::new(newest.geometry),
             members,
             epoch: Cell::new(newest.epoch),
             sequence: Cell::new(newest.sequence),
@@ -117,6 +126,16 @@ impl Replicas {
         self.epoch.set(Epoch { number, draw: self.env.random("vault epoch") });
     }
 
+    /// Returns the sizes of the parts of the vault.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry.get()
+    }
+
+    /// Sets the sizes of the grown vault. The next superblocks contain them.
+    pub fn set_geometry(&self, grown: Geometry) {
+        self.geometry.set(grown);
+    }
+
     pub fn count(&self) -> usize {
         self.members.len()
     }
@@ -149,6 +168,11 @@ impl Replicas {
 
     pub fn lower(&self, copy: usize) -> Option<&Lower> {
         self.members[copy].lower.as_ref()
+    }
+
+    /// Returns the end in bytes of the part of the disk that was zeroed for copy `copy` of the vault before the opening.
+    pub fn room_end(&self, copy: usize) -> u64 {
+        self.members[copy].room_end
     }
 
     /// Returns the disk of copy `copy` of the vault.
@@ -253,8 +277,8 @@ impl Replicas {
         match error {
             Some(error) if complaints.is_empty() => Err(error),
             _ => {
-                let words =
-                    format!("no copy has page {number} of the vault: {}", complaints.join("; "));
+                let (page, why) = (number::describe(number), complaints.join("; "));
+                let words = format!("no copy has {page} of the vault: {why}");
                 Err(Error::new(ErrorKind::Corrupt, words))
             }
         }
@@ -272,7 +296,7 @@ impl Replicas {
         pointer: &Pointer,
     ) -> Result<Result<Page, String>> {
         let lower = self.present(copy);
-        let at = self.geometry.home(number, pointer.home);
+        let at = self.geometry().home(number, pointer.home);
         let bytes = self.read(lower, at, PAGE_BYTES).await?;
         let page = Page::verify(&bytes.read(), number, pointer);
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
@@ -288,7 +312,7 @@ impl Replicas {
     /// Returns the address in bytes, on a copy of the vault, of offset `offset` of the log. The log is a ring, so
     /// offsets wrap around.
     pub fn log_place(&self, offset: u64) -> u64 {
-        LOG_START + offset % self.geometry.log_bytes
+        LOG_START + offset % self.geometry().log_bytes
     }
 
     /// Makes the superblocks on the remaining current copies of the vault record durably which copies are current,
@@ -380,7 +404,7 @@ impl Replicas {
             copy: copy as u32,
             copies: self.members.len() as u32,
             current: self.told.get(),
-            geometry: self.geometry,
+            geometry: self.geometry.get(),
             checkpoint: next.checkpoint,
             root: next.root,
             tail: next.tail,

@@ -10,7 +10,7 @@ use block::{ByteRange, Child, Error, ErrorKind, Locked, Result, error};
 
 use super::directory::{Planned, Spec, missing};
 use super::entry::{DIRECTORY, ENTRY_BYTES, Entry, ObjectKind, Slot};
-use super::geometry::PageNumber;
+use super::number::PageNumber;
 use super::page::CONTENT_BYTES;
 use super::record::{Change, Verb};
 use super::{Inner, ObjectId, Vault};

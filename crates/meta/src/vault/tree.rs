@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use block::{Notify, Result, ScopeGuard, bail};
 
 use super::cache::Cache;
-use super::geometry::{Geometry, PageNumber};
-use super::page::{MAP_OWNER, POINTERS_PER_PAGE, Page, Pointer};
+use super::number::{self, PageNumber};
+use super::page::{MAP_OWNER, Page, Pointer};
 use super::replicas::Replicas;
 
 /// Maximum number of pages of a vault that are read at one time.
@@ -17,7 +17,6 @@ pub(super) const READS_MAX: usize = 32;
 const MEND_MAX: usize = 1024;
 
 pub(super) struct Tree {
-    geometry: Geometry,
     pub cache: RefCell<Cache>,
     /// Pointer to the root of the map of pages, as the newest checkpoint wrote it.
     root: Cell<Option<Pointer>>,
@@ -32,9 +31,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub fn new(geometry: Geometry, root: Option<Pointer>, cache_bytes: usize) -> Self {
+    pub fn new(root: Option<Pointer>, cache_bytes: usize) -> Self {
         Self {
-            geometry,
             cache: RefCell::new(Cache::new(cache_bytes)),
             root: Cell::new(root),
             switches: Cell::new(0),
@@ -77,7 +75,7 @@ impl Tree {
 
     async fn fetch(&self, from: &Replicas, number: PageNumber) -> Result<Page> {
         let Some(pointer) = self.pointer(from, number).await? else {
-            let owner = if self.is_map(number) { MAP_OWNER } else { super::entry::DIRECTORY };
+            let owner = if is_map(number) { MAP_OWNER } else { super::entry::DIRECTORY };
             return Ok(Page::blank(owner, number));
         };
         self.waiting.until(|| self.reads.get() < READS_MAX).await;
@@ -87,8 +85,8 @@ impl Tree {
             self.waiting.wake();
         });
         let (page, mend) = from.read_page(number, &pointer).await?;
-        if self.is_map(number) && page.owner() != MAP_OWNER {
-            bail!(Corrupt, "page {number} of the vault is not a page of the map");
+        if is_map(number) && page.owner() != MAP_OWNER {
+            bail!(Corrupt, "{} of the vault belongs to an object", number::describe(number));
         }
         if mend {
             self.note_mend(number);
@@ -96,16 +94,12 @@ impl Tree {
         Ok(page)
     }
 
-    fn is_map(&self, number: PageNumber) -> bool {
-        number >= self.geometry.pages
-    }
-
     /// Returns the pointer to page `number` in the map of pages; `None` if the page was never written.
     ///
     /// # Errors
     /// As [`Tree::ensure`].
     pub async fn pointer(&self, from: &Replicas, number: PageNumber) -> Result<Option<Pointer>> {
-        let Some((parent, place)) = self.geometry.parent(number) else {
+        let Some((parent, place)) = from.geometry().parent(number) else {
             return Ok(self.root.get());
         };
         Box::pin(self.ensure(from, parent)).await?;
@@ -115,16 +109,8 @@ impl Tree {
     /// Schedules the repair of page `number`, which was damaged on a copy of the vault. For a page of the map of pages,
     /// schedules a page of an object below it, whose rewrite also rewrites the map page.
     pub fn note_mend(&self, number: PageNumber) {
-        let mut page = number;
-        let (mut first, mut level) = (self.geometry.pages, 1);
-        if self.is_map(number) {
-            // Finds the page of an object to which the leftmost pointers below this map page lead.
-            while number >= first + self.geometry.level_pages(level) {
-                first += self.geometry.level_pages(level);
-                level += 1;
-            }
-            page = (number - first) * POINTERS_PER_PAGE.pow(level as u32);
-        }
+        // The leftmost pointers below a map page lead to this page of an object.
+        let page = number::index(number) * number::covered(number::level(number));
         let mut mend = self.mend.borrow_mut();
         if mend.len() < MEND_MAX {
             mend.insert(page);
@@ -157,4 +143,9 @@ impl Tree {
         self.switches.set(self.switches.get() + 1);
         self.cache.borrow_mut().thaw(written);
     }
+}
+
+/// Whether page `number` is a page of the map of pages.
+pub(super) fn is_map(number: PageNumber) -> bool {
+    number::level(number) > 0
 }

@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 
 /// A simulated disk of 5 GiB that uses memory only for its written pages.
 #[derive(Default)]
-struct Sparse {
+pub struct Sparse {
     pages: RefCell<BTreeMap<u64, Box<[u8]>>>,
     reads: Cell<u64>,
 }

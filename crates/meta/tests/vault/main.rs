@@ -7,6 +7,7 @@ mod damage;
 mod data;
 mod figures;
 mod golden;
+mod growth;
 mod model;
 mod objects;
 mod regions;

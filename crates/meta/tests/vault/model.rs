@@ -18,8 +18,13 @@ use crate::scene::block_on;
 
 const DISK_BYTES: u64 = 2 << 20;
 pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 64, bytes: None };
-const OPTIONS: Options =
-    Options { cache_bytes: 60 * 4096, read_only: false, may_degrade: false, vault: None };
+const OPTIONS: Options = Options {
+    cache_bytes: 60 * 4096,
+    read_only: false,
+    may_degrade: false,
+    vault: None,
+    bytes: None,
+};
 
 const DEGRADED: Options = Options { may_degrade: true, ..OPTIONS };
 

@@ -20,8 +20,13 @@ pub const BITS: u64 = 40_000;
 
 pub const SHAPE: Shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: None };
 
-pub const SMALL: Options =
-    Options { cache_bytes: 40 * 4096, read_only: false, may_degrade: false, vault: None };
+pub const SMALL: Options = Options {
+    cache_bytes: 40 * 4096,
+    read_only: false,
+    may_degrade: false,
+    vault: None,
+    bytes: None,
+};
 
 /// The state of the vault's cell: the number of the last step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,7 +69,12 @@ pub fn some(disks: &[Rc<Disk>]) -> Vec<Option<Lower>> {
 
 /// Formats a vault on the disks, creates its objects, and closes the vault.
 pub async fn format(env: &Env, disks: &[Rc<Disk>]) {
-    Vault::format(env, &lowers(disks), SHAPE).await.unwrap();
+    format_as(env, disks, SHAPE).await;
+}
+
+/// Formats a vault of this shape as [`format`] does.
+pub async fn format_as(env: &Env, disks: &[Rc<Disk>], shape: Shape) {
+    Vault::format(env, &lowers(disks), shape).await.unwrap();
     let vault = Vault::open(env, some(disks), &SMALL).await.unwrap();
     let mut transaction = vault.begin();
     transaction.create(&Spec::cell("scene", 0, 100)).unwrap();
