@@ -39,6 +39,7 @@ pub struct Assembly {
     world: Option<SimWorld>,
     /// Where devices keep their states, if the disks are labelled; `None` without labels.
     labels: Option<Rc<dyn Labels>>,
+    keeps_objects: bool,
 }
 
 /// Where the devices of an assembly keep their states, instead of the labels of real disks.
@@ -78,7 +79,8 @@ impl Assembly {
         engine.shuffle(move |ready| order.below(ready as u64) as usize);
         env.spawn("engine", engine.clone().drive());
         let (env, parts) = (env.clone(), Vec::new());
-        Self { engine, env, registry, fuse, parts, world: None, labels: None }
+        let (world, labels, keeps_objects) = (None, None, false);
+        Self { engine, env, registry, fuse, parts, world, labels, keeps_objects }
     }
 
     /// Sets the simulated world of the assembly's environment. While the opening of a device waits, the assembly runs
@@ -113,7 +115,10 @@ impl Assembly {
 
     /// Returns the result of opening a device. Runs the simulated world until then; without a world the result must be
     /// ready.
-    fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
+    ///
+    /// # Errors
+    /// `TimedOut` if the simulated world has no event left and the result is not ready.
+    pub fn finished<T>(&self, answer: LocalFuture<T>) -> Result<T> {
         let Some(world) = &self.world else { return Ok(at_once(answer)) };
         let stuck = |stuck: Stuck| Error::new(ErrorKind::TimedOut, stuck.to_string());
         world.block_on(answer).map_err(stuck)
@@ -209,6 +214,28 @@ impl Assembly {
         Ok(all)
     }
 
+    /// Closes the devices over lowers, from the top down, as a graph does before it stops. Returns a future that waits
+    /// for the end of their background work. Afterwards they refuse requests.
+    pub fn close(&self) -> LocalFuture<()> {
+        let of = |part: &Part| match &part.body {
+            Body::Device(device) if !part.on.is_empty() => Some((device.clone(), part.node)),
+            Body::Device(_) | Body::Hooks(_) | Body::Table(..) => None,
+        };
+        let devices: Vec<_> = self.parts.iter().rev().filter_map(of).collect();
+        let engine = self.engine.clone();
+        Box::pin(async move {
+            for (device, node) in devices {
+                device.close().await;
+                engine.close(node);
+            }
+        })
+    }
+
+    /// Whether a kind in the graph keeps persistent objects on its lowers.
+    pub fn keeps_objects(&self) -> bool {
+        self.keeps_objects
+    }
+
     /// Adds a device to the graph that the test has created itself, over the devices `on`.
     ///
     /// # Errors
@@ -232,6 +259,7 @@ impl Assembly {
     pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
         let unknown = || Error::new(ErrorKind::NotFound, format!("unknown kind {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
+        self.keeps_objects |= kind.capabilities.keeps_objects;
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
         let given =

@@ -9,6 +9,7 @@ use block::{ByteRange, Copies, Env, Error, Notify, Op};
 use crate::door::{Door, Reply};
 use crate::draw::{Ppm, Stream};
 use crate::model::{Change, Model, Wrong};
+use crate::write_log::WriteLog;
 
 /// Largest length of a usual request, in blocks of the volume.
 const BLOCKS_MAX: u64 = 12;
@@ -94,6 +95,8 @@ pub struct Tally {
     pub lost: Cell<u64>,
     /// Number of flushes that succeeded.
     pub flushes: Cell<u64>,
+    /// All writes of the clients, with how far each has come. The owner of the clients records power cuts in it.
+    pub log: WriteLog,
     working: Cell<u64>,
     waiting: Notify,
 }
@@ -239,12 +242,16 @@ impl Worker {
         if let Op::Write { data, .. } = &op {
             self.model.fill(&changing, &mut data.write());
         }
+        let logged = self.tally.log.send(&op);
         if self.is_abandoned() {
             // For the model it stays in flight.
             return self.client.abandon(op).await;
         }
         let reply = self.client.send(op).await;
         self.tally.note(&reply);
+        if !reply.lost && reply.answer.result.is_ok() {
+            logged.into_iter().for_each(|number| self.tally.log.acknowledge(number));
+        }
         match reply.lost {
             true => self.model.lost(changing),
             false => self.model.end(changing, reply.answer.result.is_ok()),
@@ -273,7 +280,7 @@ impl Worker {
     }
 
     async fn flush(&self) {
-        let flush = self.model.flush();
+        let (flush, covered) = (self.model.flush(), self.tally.log.covered());
         let reply = self.client.send(Op::Flush).await;
         self.tally.note(&reply);
         if reply.lost {
@@ -282,6 +289,7 @@ impl Worker {
         let answer = reply.answer;
         if answer.result.is_ok() {
             self.tally.flushes.set(self.tally.flushes.get() + 1);
+            self.tally.log.flushed(covered);
             self.tally.waiting.wake();
         }
         self.tally.judge(self.model.flushed(flush, answer.result.is_ok()));

@@ -18,6 +18,10 @@ use crate::subject::Subject;
 /// battery spreads the errors over them.
 const POINTS: u64 = 40;
 
+/// Longest virtual time in a first start after which the battery closes the device, in nanoseconds. It is longer than
+/// several writes of a label take.
+const FIRST_START_NS_MAX: u64 = 30_000_000;
+
 /// Totals of the battery for a device that has passed all parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Passed {
@@ -61,7 +65,9 @@ pub fn conformance(subject: &Subject) -> Result<Passed, Refusal> {
             if subject.labelled {
                 passed.run(subject, "restarts", seed, fuse, restarts)?;
                 passed.run(subject, "changes", seed, fuse, changes)?;
+                passed.run(subject, "first starts", seed, fuse, first_starts)?;
                 passed.run(subject, "used disks", seed, fuse, used_disks)?;
+                passed.run(subject, "another store", seed, fuse, another_store)?;
             }
             if subject.labelled && subject.redundancy > 0 {
                 passed.run(subject, "relapses", seed, fuse, relapses)?;
@@ -220,6 +226,36 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
         bench.verify()?;
     }
     bench.settle()
+}
+
+/// Part of the battery: closes the device at different moments of a first start, before and after the live change that
+/// makes the device is committed.
+fn first_starts(bench: &mut Bench) -> Result<(), Refusal> {
+    let draw = Stream::new(bench.world.seed(), "first start", 0);
+    for _ in 0..3 {
+        let meanwhile = Duration::from_nanos(draw.below(FIRST_START_NS_MAX));
+        match draw.below(2) {
+            0 => bench.undone_first_start(meanwhile)?,
+            _ => bench.closed_first_start(meanwhile)?,
+        }
+        bench.begin(2, 10, UNDISTURBED);
+        bench.finish()?;
+        bench.verify()?;
+    }
+    bench.restart()?;
+    bench.verify()?;
+    bench.settle()
+}
+
+/// Part of the battery, for kinds that keep persistent objects on their lowers: replaces the store of the device by the
+/// store of another device of the same kind. The device must refuse it, and must not change it.
+fn another_store(bench: &mut Bench) -> Result<(), Refusal> {
+    if !bench.keeps_objects() {
+        return Ok(());
+    }
+    bench.begin(4, 20, UNDISTURBED);
+    let in_change = Stream::new(bench.world.seed(), "another store", 0).below(2) == 0;
+    bench.refuses_other_store(in_change)
 }
 
 /// Part of the battery: removes the states from the labels of used disks. The device must not start, and must not

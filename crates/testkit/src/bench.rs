@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::env::{CacheMode, Open};
-use block::{ByteRange, Error, Health, Needs, Op, Report};
+use block::{ByteRange, Error, ErrorKind, Health, Needs, Op, Report};
 use kind::Registry;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
@@ -13,7 +13,7 @@ use sim::{
     Assembly, Client, CutPolicy, DiskConfig, Door, Model, PartId, Profile, SimDisk, SimWorld, Stuck,
 };
 
-use crate::kept::Shelf;
+use crate::kept::{Shelf, States};
 use crate::refusal::{Broken, Refusal};
 use crate::strict::{Strict, Watch};
 use crate::subject::{LowerSpec, Subject, disk_path};
@@ -140,6 +140,11 @@ impl<'s> Bench<'s> {
     /// Returns the kinds from which the subject is built.
     pub fn registry(&self) -> Registry {
         self.subject.registry
+    }
+
+    /// Whether a kind of the device under test keeps persistent objects on its lowers.
+    pub fn keeps_objects(&self) -> bool {
+        self.running().graph.keeps_objects()
     }
 
     /// Returns the facts about the device under test (size, block size, limits).
@@ -295,6 +300,7 @@ impl<'s> Bench<'s> {
             member.disk.power_cut(policy);
         }
         self.model.power_cut();
+        self.tally.log.power_cut();
         self.start_again()
     }
 
@@ -307,13 +313,31 @@ impl<'s> Bench<'s> {
     /// Waits for the clients, and flushes and closes the device in order.
     fn close(&mut self) -> Result<(), Refusal> {
         self.finish()?;
+        let covered = self.tally.log.covered();
         let flushed = self.world.block_on(self.client().send(Op::Flush)).map_err(stuck)?;
         flushed.result.map_err(|error| Refusal::new(Broken::Errors, error))?;
+        self.tally.log.flushed(covered);
         self.shelf.close(true);
+        self.end()
+    }
+
+    /// Closes the device in order, and ends its process.
+    fn end(&mut self) -> Result<(), Refusal> {
+        let closes = |words: String| Err(Refusal::new(Broken::Closes, words));
+        let closed = self.world.block_on(self.running().graph.close());
+        closed.or_else(|stuck| closes(format!("the close does not end: {stuck}")))?;
+        let calls = || self.members.iter().map(|member| member.watch.calls.get()).sum::<u64>();
+        let (called, open) = (calls(), self.members.iter().map(|m| m.watch.in_flight.get()));
+        let open: u64 = open.sum();
+        self.pass(SETTLE)?;
+        let later = calls() - called;
+        if open > 0 || later > 0 {
+            return closes(format!(
+                "after its close {open} requests to lowers are in flight, and {later} follow"
+            ));
+        }
         self.world.drop_tasks();
         self.ended();
-        // Operations that devices began by themselves may still be in flight.
-        self.pass(SETTLE)?;
         self.model.restarted();
         Ok(())
     }
@@ -331,56 +355,140 @@ impl<'s> Bench<'s> {
     /// change, or undoes it if `taken_back`.
     pub fn change(&mut self, taken_back: bool, meanwhile: Duration) -> Result<(), Refusal> {
         self.close()?;
-        self.shelf.hold_back();
-        self.start_again()?;
-        // The change holds all clients, so there are no requests.
-        self.pass(meanwhile)?;
+        self.start_uncommitted(meanwhile)?;
         if !taken_back {
             self.shelf.release();
-            return Ok(());
+            return self.keeps_promise();
         }
-        self.world.drop_tasks();
-        // The discarded start does not count, and neither does its report.
-        let reported = std::mem::take(&mut self.reported);
-        self.ended();
-        self.reported = reported;
-        self.shelf.take_back();
-        self.pass(SETTLE)?;
+        self.take_back()?;
         self.start_again()
     }
 
-    /// Closes the device, removes all states from the labels as if the disks were new, and starts the device. The
-    /// disks' bytes remain.
-    pub fn relabel(&mut self) -> Result<(), Refusal> {
-        self.close()?;
-        self.shelf.forget(true);
-        self.reported = Report::default();
+    /// Starts the device as a part of a live change, and lets the time `meanwhile` pass without a request and without
+    /// the commit. Checks that the device changes no byte below.
+    fn start_uncommitted(&mut self, meanwhile: Duration) -> Result<(), Refusal> {
+        let before = self.changes();
         self.shelf.hold_back();
-        self.start_again()?;
+        self.start_or_refuse()?;
+        self.pass(meanwhile)?;
+        self.unchanged_since(before)
+    }
+
+    /// Undoes the live change: closes the device that is not committed. Checks that it has changed no byte below.
+    fn take_back(&mut self) -> Result<(), Refusal> {
+        let before = self.changes();
+        // The discarded start does not count, and neither does its report.
+        let reported = std::mem::take(&mut self.reported);
+        self.end()?;
+        self.reported = reported;
+        self.shelf.take_back();
+        self.unchanged_since(before)
+    }
+
+    fn changes(&self) -> u64 {
+        self.members.iter().map(|member| member.watch.changes.get()).sum()
+    }
+
+    fn unchanged_since(&self, before: u64) -> Result<(), Refusal> {
+        match self.changes() - before {
+            0 => Ok(()),
+            n => Err(Refusal::new(Broken::Uncommitted, format_args!("{n} requests change bytes"))),
+        }
+    }
+
+    /// Closes the device, and removes all states from the labels as if the disks were new. The disks' bytes remain.
+    /// Returns the removed states.
+    fn forget(&mut self) -> Result<States, Refusal> {
+        self.close()?;
+        let states = self.shelf.states();
+        self.shelf.forget(true);
+        self.tally.log.clear();
+        self.reported = Report::default();
+        Ok(states)
+    }
+
+    /// Gives the bytes of the running device, which has begun anew on its disks, to a new model.
+    fn begin_anew(&mut self) -> Result<(), Refusal> {
+        // The stamps of its writes differ from those on the disks.
+        let seed = Stream::new(self.world.seed(), "model", self.starts).next();
+        self.model = Rc::new(Model::new(seed, self.running().client.info().size));
+        self.learn()?;
+        self.keeps_promise()
+    }
+
+    /// Starts the device on disks without states, as a part of a live change, and commits the change at once.
+    pub fn relabel(&mut self) -> Result<(), Refusal> {
+        self.forget()?;
+        self.start_uncommitted(Duration::ZERO)?;
         self.shelf.release();
-        self.model = Rc::new(Model::new(self.world.seed(), self.running().client.info().size));
-        self.learn()
+        self.begin_anew()
+    }
+
+    /// Starts the device on disks without states, as a part of a live change. After `meanwhile` undoes the change, and
+    /// closes the device before the commit.
+    pub fn undone_first_start(&mut self, meanwhile: Duration) -> Result<(), Refusal> {
+        self.forget()?;
+        self.start_uncommitted(meanwhile)?;
+        self.take_back()?;
+        self.start_or_refuse()?;
+        self.begin_anew()
+    }
+
+    /// Starts the device on disks without states, as a part of a live change, and commits the change. Closes the device
+    /// `meanwhile` after the commit, perhaps before its first start has ended, and starts it again.
+    pub fn closed_first_start(&mut self, meanwhile: Duration) -> Result<(), Refusal> {
+        self.forget()?;
+        self.start_uncommitted(Duration::ZERO)?;
+        self.shelf.release();
+        self.pass(meanwhile)?;
+        self.end()?;
+        self.start_or_refuse()?;
+        self.begin_anew()
     }
 
     /// Closes the device, removes its state from the labels, and checks that it refuses to start and changes no byte,
-    /// unless the subject adopts used disks.
+    /// unless the subject adopts used disks. A kind that keeps persistent objects must answer `NotFound`.
     pub fn refuses_used(&mut self) -> Result<(), Refusal> {
+        let keeps_objects = self.keeps_objects();
         self.close()?;
         self.shelf.forget(false);
+        if self.subject.adopts {
+            return self.start_or_refuse();
+        }
+        let refused = self.refuses(Broken::Foreign)?;
+        if keeps_objects && refused.kind() != ErrorKind::NotFound {
+            let words = format!("the error is not of the kind NotFound: {refused}");
+            return Err(Refusal::new(Broken::Foreign, words));
+        }
+        Ok(())
+    }
+
+    /// Starts a second device on the same disks as if they were new, closes it, and gives the state of the first device
+    /// back to the labels. Checks that the first device refuses the store of the second: at a start, or as a part of a
+    /// live change if `in_change`.
+    pub fn refuses_other_store(&mut self, in_change: bool) -> Result<(), Refusal> {
+        let first = self.forget()?;
+        self.start_or_refuse()?;
+        self.begin_anew()?;
+        self.close()?;
+        self.shelf.restore(first);
+        if in_change {
+            self.shelf.hold_back();
+        }
+        self.refuses(Broken::OtherStore).map(drop)
+    }
+
+    /// Checks that the device refuses to start, and changes no byte below. Returns the error of the start.
+    fn refuses(&mut self, broken: Broken) -> Result<Error, Refusal> {
         let before = self.peek();
-        let refused = self.start().is_err();
+        let started = self.start();
         self.pass(SETTLE)?;
-        let changed = self.peek() != before;
-        match (refused || self.subject.adopts, changed && !self.subject.adopts) {
-            (true, false) => Ok(()),
-            (false, _) => Err(Refusal::new(
-                Broken::Foreign,
-                "the device started over used disks without a state",
-            )),
-            (_, true) => Err(Refusal::new(
-                Broken::Foreign,
-                "the device changed bytes of used disks without a state",
-            )),
+        match started {
+            Err(_) if self.peek() != before => {
+                Err(Refusal::new(broken, "the device refused to start, and changed bytes"))
+            }
+            Err(error) => Ok(error),
+            Ok(()) => Err(Refusal::new(broken, "the device started")),
         }
     }
 
@@ -391,11 +499,26 @@ impl<'s> Bench<'s> {
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Starts the device again, and checks what it promises about the reports before and after the start.
+    /// Starts the device again, and judges what it promises.
     fn start_again(&mut self) -> Result<(), Refusal> {
-        self.start().map_err(|error| Refusal::new(Broken::Builds, error))?;
+        self.start_or_refuse()?;
+        self.keeps_promise()
+    }
+
+    fn start_or_refuse(&mut self) -> Result<(), Refusal> {
+        self.start().map_err(|error| Refusal::new(Broken::Builds, error))
+    }
+
+    /// Judges what the device promises about its reports before and after its start, once it answers requests.
+    fn keeps_promise(&self) -> Result<(), Refusal> {
         let Some(promise) = &self.subject.promise else { return Ok(()) };
-        promise(&self.reported, &self.report())
+        // A device may accept requests, and let them wait, before it has its state. A failed read has an answer too.
+        let info = self.facts();
+        let first = ByteRange::new(0, info.block_size.into()).expect("a block has bytes");
+        let into = self.world.env().buf(first.len() as usize).expect("the pool has room");
+        let read = self.client().send(Op::read(first, into));
+        drop(self.world.block_on(read).map_err(stuck)?);
+        promise(&self.report(), &self.reported, &self.tally.log)
             .map_err(|words| Refusal::new(Broken::Promise, words))
     }
 

@@ -32,15 +32,25 @@ pub struct Shelf {
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
     waiting: Notify,
-    /// Writes of states that were held back during a live change, until the change is committed; `None` outside a
-    /// change.
-    unsure: RefCell<Option<Vec<(PartId, String, StoredState)>>>,
+    /// The effects of a live change that is not committed; `None` outside a change.
+    unsure: RefCell<Option<Unsure>>,
     sure: Notify,
     env: Env,
     draw: Stream,
     /// For each disk, the controls that decide whether a write of its label fails, as they do for requests.
     watches: Vec<Rc<Watch>>,
 }
+
+/// The effects of a live change on labels. They are held back until the change is committed.
+#[derive(Default)]
+struct Unsure {
+    states: Vec<(PartId, String, StoredState)>,
+    /// Names of devices that the change has started for the first time.
+    started: Vec<String>,
+}
+
+/// A copy of all states on all disks.
+pub struct States(BTreeMap<PartId, BTreeMap<String, StoredState>>);
 
 impl Shelf {
     /// Creates labels without states on new disks. A write of a state takes virtual time, and reaches the disks in any
@@ -105,20 +115,31 @@ impl Shelf {
 
     /// Begins a live change: the devices are uncommitted, and all later writes of states are held back.
     pub fn hold_back(&self) {
-        self.unsure.replace(Some(Vec::new()));
+        self.unsure.replace(Some(Unsure::default()));
     }
 
     /// Commits the live change: carries out the writes of states that were held back.
     pub fn release(&self) {
-        for (disk, device, state) in self.unsure.take().into_iter().flatten() {
-            self.place(disk, &device, &state);
-        }
+        let Unsure { states, started } = self.unsure.take().unwrap_or_default();
+        states.iter().for_each(|(disk, device, state)| self.place(*disk, device, state));
+        self.known.borrow_mut().extend(started);
         self.sure.wake();
     }
 
-    /// Undoes the live change: drops the writes of states that were held back.
+    /// Undoes the live change: drops the writes of states that were held back. The disks stay new for a device that the
+    /// change started for the first time.
     pub fn take_back(&self) {
         self.unsure.take();
+    }
+
+    /// Returns a copy of the states of all devices on all disks.
+    pub fn states(&self) -> States {
+        States(self.disks.borrow().clone())
+    }
+
+    /// Replaces the states of all devices on all disks by an earlier copy.
+    pub fn restore(&self, states: States) {
+        self.disks.replace(states.0);
     }
 
     /// Removes all states from the labels. With `fresh`, the disks are new for every device; otherwise they count as
@@ -171,7 +192,7 @@ impl Shelf {
             return Err(failed());
         }
         if let Some(held) = &mut *self.unsure.borrow_mut() {
-            held.push((disk, device.to_owned(), state.clone()));
+            held.states.push((disk, device.to_owned(), state.clone()));
             return Ok(());
         }
         let fails = self.watches.get(disk).is_some_and(|watch| watch.strikes());
@@ -190,7 +211,11 @@ impl Shelf {
 
 impl Labels for Shelf {
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore> {
-        let fresh = self.known.borrow_mut().insert(device.to_owned());
+        let fresh = !self.known.borrow().contains(device);
+        match &mut *self.unsure.borrow_mut() {
+            Some(unsure) => unsure.started.push(device.to_owned()),
+            None => drop(self.known.borrow_mut().insert(device.to_owned())),
+        }
         let found: Vec<_> = beneath.iter().map(|disks| self.found(device, disks, fresh)).collect();
         let newest = found.iter().filter_map(|found| Some(found.state.as_ref()?.sequence)).max();
         let sequence = Rc::new(Cell::new(newest.unwrap_or(0)));

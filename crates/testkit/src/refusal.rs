@@ -32,7 +32,13 @@ pub enum Broken {
     Builds,
     /// The device refuses used disks without a state, and does not change their bytes.
     Foreign,
-    /// The report of the device after a restart is as the subject promises.
+    /// The device refuses the store of another device, and does not change the store.
+    OtherStore,
+    /// A device that a live change makes changes nothing below before the change is committed.
+    Uncommitted,
+    /// The close of a device ends, and after it the device sends no request and no state.
+    Closes,
+    /// The report of the device after a start is as the subject promises.
     Promise,
     /// The device accepts only declared commands. Commands and answers stay the same when they are encoded and decoded.
     Commands,
@@ -74,6 +80,11 @@ impl fmt::Display for Broken {
             Self::Foreign => {
                 "the device refuses used disks without a state, and does not change them"
             }
+            Self::OtherStore => {
+                "the device refuses the store of another device, and does not change the store"
+            }
+            Self::Uncommitted => "a device changes nothing below before it is committed",
+            Self::Closes => "the close of a device ends its work on its lowers",
             Self::Promise => "the state in a report survives a crash as the kind promises",
             Self::Commands => "every command is declared and can be encoded and decoded unchanged",
         })

@@ -43,6 +43,10 @@ pub struct Watch {
     pub calls: Cell<u64>,
     /// Number of flushes that the lower has got so far.
     pub flushes: Cell<u64>,
+    /// Number of requests so far that change bytes: writes, write zeroes and discards.
+    pub changes: Cell<u64>,
+    /// Number of requests to the lower without a reply yet.
+    pub in_flight: Cell<u64>,
     /// The requests that the lower must fail; `None` for no request.
     pub inject: Cell<Option<Inject>>,
     /// Number of requests that the lower has failed on purpose.
@@ -95,6 +99,8 @@ impl Strict {
         draw: Stream,
     ) -> Self {
         let facts = storage.facts();
+        // Requests of a killed process have no end.
+        watch.in_flight.set(0);
         let info = Info {
             max_transfer,
             discard_zeroes: facts.discard_zeroes,
@@ -251,6 +257,17 @@ impl Device for Strict {
             self.watch.accuse(Broken::Seam, error.to_string());
             return Err(error);
         }
+        let Watch { changes, in_flight, .. } = &*self.watch;
+        changes.set(changes.get() + u64::from(request.op.writes()));
+        in_flight.set(in_flight.get() + 1);
+        let answer = self.carry_out(request).await;
+        in_flight.set(in_flight.get() - 1);
+        answer
+    }
+}
+
+impl Strict {
+    async fn carry_out(&self, request: &mut Request) -> Result<()> {
         let fails = self.watch.strikes();
         if fails && !matches!(request.op, Op::Flush) {
             if let Op::Status { range, extents } = &mut request.op {

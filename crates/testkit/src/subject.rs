@@ -2,7 +2,7 @@
 
 use block::Report;
 use kind::Registry;
-use sim::{Assembly, PartId};
+use sim::{Assembly, PartId, WriteLog};
 
 use crate::strict::MAX_TRANSFER;
 
@@ -20,8 +20,9 @@ pub struct LowerSpec {
 /// Builds the devices under test over their lowers, and returns the number of the topmost device.
 pub type Build = dyn Fn(&mut Assembly, &[PartId]) -> block::Result<PartId>;
 
-/// Compares the reports of a device before and after a restart. Returns an error if the device has broken its promise.
-pub type Promise = dyn Fn(&Report, &Report) -> Result<(), String>;
+/// Judges a device by its report after a start, its report at the end of the run before, and the log of all writes.
+/// Returns an error in words if the device has broken its promise.
+pub type Promise = dyn Fn(&Report, &Report, &WriteLog) -> Result<(), String>;
 
 /// A kind, or a graph of several kinds, that the battery tests, with its promises beyond the contract of a device.
 pub struct Subject {
@@ -43,7 +44,7 @@ pub struct Subject {
     pub labelled: bool,
     /// Whether the device under test starts on used disks without a state, and leaves their bytes unchanged.
     pub adopts: bool,
-    /// Checks what the device promises about its report after a restart; `None` if it promises nothing.
+    /// Judges what the device promises about its report after a start; `None` if it promises nothing.
     pub promise: Option<Box<Promise>>,
     /// JSON arguments for commands to the device under test, valid and invalid, in addition to those of the battery.
     pub arguments: &'static [&'static str],
@@ -130,11 +131,20 @@ impl Subject {
         self
     }
 
-    /// Sets the check of what the device promises about its report after a restart.
+    /// Sets the judge of what the device promises about its report. The battery calls it after each kill, power cut,
+    /// restart and live change, once the device answers requests: with the report, the report at the end of the run
+    /// before, and the log of all writes of clients. For a number in the report that the device keeps durably:
+    ///
+    /// ```text
+    /// subject.promises(|report, _, log| {
+    ///     let (counted, flushed) = (report.counters[0].1, log.writes(Reached::Flushed));
+    ///     if counted >= flushed { Ok(()) } else { Err(format!("{counted} of {flushed} writes")) }
+    /// })
+    /// ```
     #[must_use]
-    pub fn promising(
+    pub fn promises(
         mut self,
-        promise: impl Fn(&Report, &Report) -> Result<(), String> + 'static,
+        promise: impl Fn(&Report, &Report, &WriteLog) -> Result<(), String> + 'static,
     ) -> Self {
         self.promise = Some(Box::new(promise));
         self

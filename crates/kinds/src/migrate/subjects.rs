@@ -7,7 +7,7 @@ use crate::tests::subjects::{labelled, over, plain};
 
 /// Sets that the subject, a migration, starts on disks with content, and stays completed over restarts once completed.
 fn moving(subject: Subject) -> Subject {
-    labelled(subject).adopting().promising(|before, after| {
+    labelled(subject).adopting().promises(|after, before, _| {
         match (&before.jobs[..], &after.jobs[..]) {
             ([was], [is])
                 if was.state == JobState::Done

@@ -1,4 +1,5 @@
-//! Runs the battery, the conformance tests, on every kind: alone, and in graphs with other kinds.
+//! Runs the battery, the conformance tests, on every kind: alone, and in graphs with other kinds. The environment variable
+//! `SUBJECT` names one subject, on which alone the battery runs.
 
 use testkit::{Subject, conformance};
 
@@ -12,7 +13,9 @@ fn judge(name: &str, subjects: &[Subject], forgets: bool) {
     let has_bytes = name != "pool";
     let is_judged = subjects.iter().any(is_alone);
     assert!(forgets || !has_bytes || is_judged, "{name} needs a subject of that name");
-    for subject in subjects {
+    let chosen = std::env::var("SUBJECT").ok();
+    let is_chosen = |subject: &&Subject| chosen.as_ref().is_none_or(|name| subject.name == *name);
+    for subject in subjects.iter().filter(is_chosen) {
         match conformance(subject) {
             Ok(passed) => {
                 assert!(subject.is_disk || passed.errors > 0, "{}: {passed:?}", subject.name)
@@ -29,6 +32,14 @@ macro_rules! batteries {
             let forgets = crate::$kind::testing::TESTING.forgets;
             judge(stringify!($kind), &crate::$kind::subjects::subjects(), forgets);
         })*
+
+        #[test]
+        fn environment_names_existing_subject() {
+            let Ok(chosen) = std::env::var("SUBJECT") else { return };
+            let all = [$(crate::$kind::subjects::subjects()),*];
+            let names: Vec<_> = all.iter().flatten().map(|subject| &*subject.name).collect();
+            assert!(names.contains(&&*chosen), "SUBJECT={chosen} is none of {names:?}");
+        }
     };
 }
 

@@ -93,7 +93,7 @@ impl Mirror {
 
     /// Records the failed members durably in the labels of the others, before the mirror acknowledges a request that
     /// they missed.
-    async fn remember(&self) -> Result<()> {
+    pub async fn remember(&self) -> Result<()> {
         let _turn = self.marking.lock().await;
         let state: Vec<_> = self.failed.iter().map(|failed| u8::from(failed.get())).collect();
         if !self.kept.found(0).labelled || *self.marked.borrow() == state {

@@ -9,12 +9,14 @@ mod window;
 
 use std::rc::Rc;
 
-use block::{Needs, Report};
-use kind::Registry;
-use sim::Rule;
+use block::Needs;
+use kind::{Registry, Value};
+use sim::{Reached, Rule};
 
 use crate::refusal::Broken;
 use crate::subject::Subject;
+
+pub use keeper::KEEPER;
 
 /// The fault that a test device has on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,12 +81,20 @@ pub enum Sin {
     Panics,
     /// The device fails some requests at random, although its lower has failed no request.
     FailsAtRandom,
-    /// The device reports a number of starts as durable without storing it.
+    /// The device reports a number of writes as durable without storing it.
     NeverStores,
     /// The device starts on a used disk without a state, and overwrites the disk.
     FormatsUsed,
     /// The device overwrites its lower during a live change, before the device is committed.
     ActsUnsure,
+    /// The device opens any store on its lower, not only the store that the labels name.
+    AcceptsOther,
+    /// The device does not wait in its close for the task that makes its store.
+    ClosesEarly,
+    /// The device makes its store before the labels record that the store is being made.
+    MakesEarly,
+    /// The device acknowledges a write before it has stored a number of writes that includes the write.
+    CountsLate,
     /// The device panics at the command `member.fail` with the name of a member that does not exist.
     PanicsAtCommand,
     /// The mirror writes to all members a write that restores one copy.
@@ -102,8 +112,12 @@ pub enum Sin {
 }
 
 impl Sin {
-    /// All faults, in the order of their declaration.
-    pub const ALL: [Self; 40] = [
+    /// The faults that the enumeration of crashes must find. The battery crashes a device at random, and not during its
+    /// first start.
+    pub const OF_CRASHES: [Self; 2] = [Self::MakesEarly, Self::CountsLate];
+
+    /// The faults that the battery must find, in the order of their declaration.
+    pub const ALL: [Self; 42] = [
         Self::AcknowledgesEarly,
         Self::FlushSkipsMember,
         Self::IgnoresFlush,
@@ -137,6 +151,8 @@ impl Sin {
         Self::NeverStores,
         Self::FormatsUsed,
         Self::ActsUnsure,
+        Self::AcceptsOther,
+        Self::ClosesEarly,
         Self::PanicsAtCommand,
         Self::RestoresAll,
         Self::RestoresOther,
@@ -159,7 +175,7 @@ impl Sin {
             Self::NeverResyncs => &[Bytes(Order), Bytes(Durable)],
             Self::ForgetsStale => &[Bytes(Order), Bytes(Durable)],
             // After a power cut there may be no mark at all.
-            Self::MarksLate => &[Bytes(Order), Bytes(Durable), Builds],
+            Self::MarksLate => &[Bytes(Order), Bytes(Durable), Builds, Broken::Closes],
             Self::RevivesEarly => &[Bytes(Order), Bytes(Durable)],
             Self::DiscardsCopies => &[Bytes(Order), Copies],
             // After a swallowed read error, the buffer shows its old content.
@@ -183,9 +199,12 @@ impl Sin {
             Self::RestoresAll | Self::RestoresOther => &[Broken::Named],
             Self::DropsRestore | Self::DropsAvoid | Self::DropsLastResort => &[Broken::Named],
             Self::FailsAtRandom => &[Errors],
-            Self::NeverStores => &[Promise],
+            Self::NeverStores | Self::CountsLate => &[Promise],
             Self::FormatsUsed => &[Foreign],
-            Self::ActsUnsure => &[Bytes(Order)],
+            Self::ActsUnsure => &[Broken::Uncommitted],
+            Self::AcceptsOther => &[Broken::OtherStore],
+            Self::ClosesEarly => &[Broken::Closes],
+            Self::MakesEarly => &[Builds],
         }
     }
 
@@ -209,7 +228,23 @@ impl Sin {
     }
 
     fn is_of_a_state(self) -> bool {
-        matches!(self, Self::NeverStores | Self::FormatsUsed | Self::ActsUnsure)
+        use Sin::{AcceptsOther, ActsUnsure, ClosesEarly, CountsLate, MakesEarly, NeverStores};
+        matches!(
+            self,
+            NeverStores
+                | ActsUnsure
+                | AcceptsOther
+                | ClosesEarly
+                | MakesEarly
+                | CountsLate
+                | Self::FormatsUsed
+        )
+    }
+
+    /// Returns the fault of the test kind [`KEEPER`] that its option `sin` names.
+    fn of_name(name: &str) -> Option<Self> {
+        let all = Self::ALL.into_iter().chain(Self::OF_CRASHES);
+        all.filter(|sin| sin.is_of_a_state()).find(|sin| format!("{sin:?}") == name)
     }
 
     fn is_of_labels(self) -> bool {
@@ -235,24 +270,25 @@ pub fn copies(sin: Option<Sin>) -> Subject {
     let subject = Subject::new(&name, Registry(&[]), 2, SIZE, move |graph, lowers| {
         let members = lowers.iter().map(|lower| graph.lower(*lower)).collect();
         let kept = graph.kept("copies", lowers);
-        let device = mirror::Mirror::new(members, kept, graph.env(), sin)?;
-        graph.adopt("copies", Rc::new(device), Needs::children(2), lowers)
+        let device = Rc::new(mirror::Mirror::new(members, kept, graph.env(), sin)?);
+        // Disks without a state are refused at the next start.
+        let opened = device.clone();
+        graph.finished(Box::pin(async move { opened.remember().await }))??;
+        graph.adopt("copies", device, Needs::children(2), lowers)
     });
     subject.with_copies(1)
 }
 
-/// Returns a test device that stores the number of its starts on its lower, as a subject for the battery.
+/// Returns a device of the test kind [`KEEPER`], as a subject for the battery.
 pub fn keeper(sin: Option<Sin>) -> Subject {
     let name = sin.map_or("a keeper".to_owned(), |sin| format!("a keeper, {sin:?}"));
-    let subject = Subject::new(&name, Registry(&[]), 1, SIZE, move |graph, lowers| {
-        let kept = graph.kept("keeper", lowers);
-        let device = keeper::Stateful::new(graph.lower(lowers[0]), kept, graph.env(), sin)?;
-        graph.adopt("keeper", device, Needs::children(1), lowers)
+    let sin = sin.map(|sin| ("sin", Value::Text(format!("{sin:?}"))));
+    let subject = Subject::new(&name, Registry(&[KEEPER]), 1, SIZE, move |graph, lowers| {
+        graph.add("keeper", sin.as_slice(), lowers)
     });
-    let starts = |report: &Report| report.counters.iter().map(|(_, starts)| *starts).sum::<u64>();
-    subject.on_labels().promising(move |before, after| match (starts(before), starts(after)) {
-        (before, after) if after < before => Err(format!("{after} starts after {before}")),
-        _ => Ok(()),
+    subject.on_labels().promises(|report, _, log| {
+        let (counted, flushed) = (report.counters[0].1, log.writes(Reached::Flushed));
+        if counted >= flushed { Ok(()) } else { Err(format!("{counted} of {flushed} writes")) }
     })
 }
 
