@@ -305,6 +305,22 @@ bugs! {
     OldRootKept = "208",
     /// 209 a copy that was left behind while its vault grew is resynced without zeros in its new part
     RejoinedUnzeroed = "209",
+    /// 230 a raise of a number in an array stores nothing
+    RaiseNotStored = "230",
+    /// 231 a post returns before its record is written
+    PostBehindAnswer = "231",
+    /// 232 a raise sets a number that may be lower than that of an earlier record
+    RaiseLowers = "232",
+    /// 233 the store of a device is made before the labels name a store that is being made
+    StoreBeforeState = "233",
+    /// 234 the store of a device is opened for writing before the live change that makes the device is committed
+    StoreBeforeCommit = "234",
+    /// 235 a store is made on disks that are not new and have no state
+    StoreOnUsedDisks = "235",
+    /// 236 a device accepts a store that its labels do not name
+    StoreOfOther = "236",
+    /// 237 the close of a device does not wait until its first start has ended
+    CloseDuringStart = "237",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -4,6 +4,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{Env, Error, Notify, Result, TaskGroup, first};
 
 use super::labels::Labels;
@@ -97,9 +98,10 @@ impl<S: Store> Opening<S> {
     pub async fn begin(self: &Rc<Self>) -> Result<()> {
         match &self.found {
             Some(found) => self.labels.keep_everywhere(found.encode()).await?,
+            None if seeded::on(Bug::StoreBeforeState) => {}
             None => self.labels.keep(self.record().encode()).await?,
         }
-        if self.labels.store().is_committed() {
+        if self.labels.store().is_committed() || seeded::on(Bug::StoreBeforeCommit) {
             return self.open().await;
         }
         if let Some(found) = self.found.as_ref().filter(|found| found.vault.is_some()) {
@@ -204,6 +206,9 @@ impl<S: Store> Opening<S> {
                 self.open_later();
             }
         };
+        if seeded::on(Bug::CloseDuringStart) && self.open.get().is_none() {
+            return;
+        }
         let closing = self.tasks.close(reopen).await;
         if let Some(open) = self.open.get().filter(|_| !self.labels.is_read_only()) {
             self.store.close(open).await;

@@ -199,3 +199,74 @@ fn data_table(record: &Record, lower_bytes: u64) -> Result<Table, TableError> {
 fn table(ranges: &[ByteRange]) -> Result<Table, TableError> {
     Table::ranges(Port(0), ranges)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn objects(bytes: u64) -> Objects {
+        Objects::new().array::<u64>(bytes / 4096)
+    }
+
+    fn sizes(record: &Record) -> Vec<(u64, u64)> {
+        record.ranges.iter().map(|range| (range.start(), range.len())).collect()
+    }
+
+    /// The data keep their bytes in order, whatever the place of the room, and each growth only adds bytes at the end.
+    #[test]
+    fn room_that_grows_adds_data_only_at_end() {
+        for place in [Place::Before, Place::Behind, Place::Apart] {
+            let declared = |bytes| match place {
+                Place::Behind => objects(bytes).behind(),
+                _ => objects(bytes),
+            };
+            let mut record = made(&declared(4 * MIB), place, 4 * MIB);
+            let mut before = data_table(&record, 4 * MIB).unwrap();
+            for bytes in [8 * MIB, 9 * MIB, 100 * MIB, 1 << 40] {
+                let next = grown(&record, &declared(bytes), bytes).unwrap();
+                assert_eq!(next.room_bytes(), declared(bytes).room_bytes(bytes), "{place:?}");
+                let data = data_table(&next, bytes).unwrap();
+                assert!(data.size() > before.size());
+                for at in (0..before.size()).step_by(4096 * 97) {
+                    let one = ByteRange::new(at, 1).unwrap();
+                    assert_eq!(data.map_one(one), before.map_one(one), "{place:?} {bytes}: {at}");
+                }
+                let apart = place == Place::Apart;
+                let room = if apart { 0 } else { next.room_bytes() };
+                assert_eq!(data.size(), bytes - room);
+                assert_eq!(Record::decode(&next.encode()), Ok(next.clone()));
+                assert!(!apart || next.ranges.len() == 1, "{:?}", sizes(&next));
+                (record, before) = (next, data);
+            }
+        }
+    }
+
+    #[test]
+    fn room_refuses_shrunk_lower_and_growth_without_space() {
+        let record = made(&objects(8 * MIB), Place::Before, 8 * MIB);
+        let error = grown(&record, &objects(4 * MIB), 4 * MIB).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let large = objects(8 * MIB + 4096).aligned(MIB);
+        let error = grown(&record, &large, 8 * MIB + 4096).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    }
+
+    #[test]
+    fn device_grows_at_most_as_often_as_its_state_has_ranges() {
+        let mut record = made(&objects(MIB), Place::Before, MIB);
+        let mut failed = None;
+        for step in 2.. {
+            match grown(&record, &objects(step * MIB), step * MIB) {
+                Ok(next) => record = next,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        assert_eq!(failed.unwrap().kind(), ErrorKind::Limit);
+        assert_eq!(record.ranges.len(), RANGES_MAX);
+    }
+}

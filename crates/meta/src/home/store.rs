@@ -1,6 +1,7 @@
 //! The vault with the objects of a device, as a store of [`super::Opening`].
 
 use block::env::LocalFuture;
+use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Lower, Result, error};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -68,7 +69,7 @@ impl<T: 'static> VaultStore<T> {
             cache_bytes: self.objects.cache_bytes,
             read_only: self.read_only || access == Access::ReadOnly,
             may_degrade: false,
-            vault: record.vault,
+            vault: record.vault.filter(|_| !seeded::on(Bug::StoreOfOther)),
             bytes: Some(record.room_bytes()),
         };
         let copies = vec![Some(self.store.clone())];

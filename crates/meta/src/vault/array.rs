@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
+use block::seeded::{self, Bug};
 use block::{Result, bail};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -153,6 +154,12 @@ impl Array<U64> {
     /// # Errors
     /// `OutOfRange`, `NotFound`.
     pub fn raise(&self, transaction: &mut Transaction, index: u64, least: u64) -> Result<()> {
+        if seeded::on(Bug::RaiseNotStored) {
+            return Ok(());
+        }
+        if seeded::on(Bug::RaiseLowers) {
+            return self.set(transaction, index, &U64::new(least));
+        }
         let from = self.offset(transaction, index)?;
         transaction.change(self.id.0, from, Verb::Raise(least));
         Ok(())
