@@ -108,3 +108,27 @@ pub fn moments<T: 'static>(
         assert!(rig.world.step(), "the task waits for ever");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DiskConfig, Profile, SimDisk, SimWorld};
+    use block::{ByteRange, Op};
+
+    #[test]
+    fn crash_states_count_state_again_when_more_is_acknowledged() {
+        let world = SimWorld::new(1);
+        let disk = SimDisk::new(&world, 0, DiskConfig::new(1 << 20, Profile::Native512));
+        let (images, log) = ([disk.image_in_flight()], WriteLog::default());
+        let mut seen = CrashStates::default();
+        let mut new = |crash| seen.after(crash, &images, &log).len();
+        assert_eq!([new(Crash::PowerCut), new(Crash::Kill)], [1, 0]);
+        let range = ByteRange::new(0, 512).unwrap();
+        let number = log.send(&Op::Discard { range, fua: false }).unwrap();
+        assert_eq!(new(Crash::Kill), 0);
+        log.acknowledge(number);
+        assert_eq!([new(Crash::Kill), new(Crash::PowerCut)], [1, 0]);
+        log.flushed(log.covered());
+        assert_eq!(new(Crash::PowerCut), 1);
+    }
+}
