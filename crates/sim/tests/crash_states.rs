@@ -9,62 +9,17 @@ use std::rc::Rc;
 use block::control::Nothing;
 use block::control::job::Wait;
 use block::{ByteRange, Op};
-use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, moments, opening, text};
+use common::{DATA_BYTES, LIMIT, NS_MAX, PIECE, Rig, disk, moments, opening, text};
 use graph::labels::Opening;
 use graph::live::{RunningGraph, Unchanged};
-use sim::{Faults, Image};
-
-/// Largest number of writes that are not durable for which every subset is tried.
-const WRITES_MAX: usize = 8;
+use sim::crash::{Crash, CrashStates, Script, Setup, every_crash};
+use sim::{Faults, Image, Reached, WriteLog};
 
 const FLUSHED: u8 = 0x5a;
 
-/// Returns the crash states of these disks at one moment.
-fn states(images: &[Image]) -> Vec<Vec<Image>> {
-    let open: Vec<Vec<u64>> = images.iter().map(Image::open_writes).collect();
-    let writes: Vec<(usize, u64)> = open
-        .iter()
-        .enumerate()
-        .flat_map(|(disk, writes)| writes.iter().map(move |write| (disk, *write)))
-        .collect();
-    let cut = |keeps: &dyn Fn(usize) -> bool| {
-        let kept: BTreeSet<(usize, u64)> =
-            (0..writes.len()).filter(|n| keeps(*n)).map(|n| writes[n]).collect();
-        let of =
-            |(disk, image): (usize, &Image)| image.cut(|write, _| kept.contains(&(disk, write)));
-        images.iter().enumerate().map(of).collect::<Vec<_>>()
-    };
-    if writes.len() <= WRITES_MAX {
-        let whole = (0..1_u64 << writes.len()).map(|set| cut(&|n| set >> n & 1 == 1));
-        // Torn writes: of every write some sectors only.
-        let torn = |keeps: fn(u64) -> bool| {
-            images.iter().map(|image| image.cut(|_, sector| keeps(sector))).collect()
-        };
-        let some: [fn(u64) -> bool; 4] = [
-            |sector| sector % 2 == 0,
-            |sector| sector % 2 == 1,
-            |sector| sector % 7 == 3,
-            |sector| sector % 7 != 3,
-        ];
-        return whole.chain(some.map(torn)).collect();
-    }
-    // Too many writes for all subsets: every prefix and suffix, all but one, and one.
-    let count = writes.len();
-    let prefixes = (0..=count).flat_map(|at| [cut(&|n| n < at), cut(&|n| n >= at)]);
-    let singles = (0..count).flat_map(|at| [cut(&|n| n == at), cut(&|n| n != at)]);
-    prefixes.chain(singles).collect()
-}
-
-/// The digests of all crash states so far, so that the test tries each state only once.
-#[derive(Default)]
-struct Seen(BTreeSet<Vec<u64>>);
-
-impl Seen {
-    fn new_of(&mut self, images: &[Image]) -> Vec<Vec<Image>> {
-        let mut states = states(images);
-        states.retain(|state| self.0.insert(state.iter().map(Image::digest).collect()));
-        states
-    }
+/// Returns the crash states after a power cut at the moment of `images` that `seen` does not have yet.
+fn cut(seen: &mut CrashStates, images: &[Image]) -> Vec<Vec<Image>> {
+    seen.after(Crash::PowerCut, images, &WriteLog::default())
 }
 
 /// Starts each of the two graphs on disks in the crash state `state`, and returns whether each graph starts. At least
@@ -129,16 +84,16 @@ fn every_crash_over(rig: Rig, texts: [String; 2]) -> usize {
         moved(&its).await;
         Ok::<_, Unchanged>(())
     };
-    let (mut seen, mut came, mut both) = (Seen::default(), [0; 2], 0);
+    let (mut seen, mut came, mut both) = (CrashStates::default(), [0; 2], 0);
     let done = moments(&rig, change, |images| {
-        for state in seen.new_of(&images) {
+        for state in cut(&mut seen, &images) {
             let up = who_comes_up(&state, &texts);
             came.iter_mut().zip(up).for_each(|(times, up)| *times += usize::from(up));
             both += usize::from(up == [true; 2]);
         }
     });
     done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    let states = seen.0.len();
+    let states = seen.count();
     println!("{states} states; before and after come up in {came:?}");
     assert!(states > 30 && !came.contains(&0), "both sides of the change are seen");
     both
@@ -178,12 +133,12 @@ fn every_crash_of_an_undone_change(
     let both = |states: Vec<Vec<Image>>| {
         states.iter().filter(|state| who_comes_up(state, &texts) == [true; 2]).count()
     };
-    let (mut seen, mut meanwhile) = (Seen::default(), 0);
+    let (mut seen, mut meanwhile) = (CrashStates::default(), 0);
     let fails = change(rig.clone(), live.clone(), texts[1].clone(), Some(ill));
-    let done = moments(&rig, fails, |images| meanwhile += both(seen.new_of(&images)));
+    let done = moments(&rig, fails, |images| meanwhile += both(cut(&mut seen, &images)));
     assert!(done.is_err(), "it fails");
     let images: Vec<_> = rig.disks.iter().map(|disk| disk.image_in_flight()).collect();
-    let after = both(states(&images));
+    let after = both(cut(&mut CrashStates::default(), &images));
 
     // The failed change must not prevent a second attempt.
     rig.disks[ill].set_faults(Faults::default());
@@ -253,28 +208,25 @@ fn live_change_that_removes_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
-/// The power is cut during the first start of a graph. Nothing was served, so the second start needs no option.
+/// The process is killed or the power is cut during the first start of a graph, or later. The next start needs no option.
 #[test]
-fn graph_first_start_can_be_repeated_after_power_cut() {
-    let rig = Rc::new(Rig::new(2));
-    let (own, wanted) = (rig.clone(), text(&[0, 1], true));
-    let again = wanted.clone();
-    let start = async move {
-        let (planned, probe) = own.look(&wanted, opening(false), None).await?;
-        RunningGraph::open(&own.world.env(), &own.engine, planned, Some(probe)).await
+fn graph_starts_again_after_any_crash_from_its_first_start_on() {
+    let specs = vec![text(&[0, 1], true)];
+    let setup =
+        Setup { registry: kinds::REGISTRY, disks: vec![disk(DATA_BYTES, NS_MAX); 2], specs };
+    let script = async |script: Script| {
+        script.write(0, PIECE as u64, FLUSHED).await;
+        script.flush().await;
     };
-    let mut seen = Seen::default();
-    let live = moments(&rig, start, |images| {
-        for state in seen.new_of(&images) {
-            let rig = Rig::of(&state);
-            let client = rig.client(&rig.open(&again));
-            rig.fill(&client, FLUSHED);
-            assert!(rig.holds(&client, FLUSHED));
-        }
+    let crashes = every_crash(&setup, script, |running, log| {
+        let bytes = running.read(0, PIECE as u64).map_err(|error| error.to_string())?;
+        let is_there = bytes.iter().all(|byte| *byte == FLUSHED);
+        let promised = log.writes(Reached::Acknowledged) > 0;
+        if is_there || !promised { Ok(()) } else { Err("the write is lost".to_owned()) }
     });
-    live.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    println!("{} states of a first start", seen.0.len());
-    assert!(seen.0.len() > 100, "the start writes");
+    let crashes = crashes.unwrap_or_else(|words| panic!("{words}"));
+    println!("{crashes:?}");
+    assert!(crashes.states > 100, "the start writes");
 }
 
 /// A migration encrypts a volume in place. In each crash state the volume must have its old content.
@@ -338,14 +290,14 @@ fn live_change_that_grows_members_survives_power_cuts() {
         let (planned, probe) = own.look(&wanted, opening, now.labels.as_ref()).await?;
         its.change(&turn, planned, Some(probe), LIMIT).await
     };
-    let (mut seen, mut sizes) = (Seen::default(), BTreeSet::new());
+    let (mut seen, mut sizes) = (CrashStates::default(), BTreeSet::new());
     let done = moments(&rig, change, |images| {
-        for state in seen.new_of(&images) {
+        for state in cut(&mut seen, &images) {
             sizes.insert(comes_up_whole(&state, &text));
         }
     });
     done.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
-    println!("{} states", seen.0.len());
+    println!("{} states", seen.count());
     assert_eq!(sizes, BTreeSet::from([DATA_BYTES, GROWN_BYTES]), "both sides are seen");
     let client = rig.client(&live);
     assert_eq!(client.info().size, GROWN_BYTES);

@@ -7,7 +7,7 @@ use block::{BUF_MAX_BYTES, COPIES_MAX};
 use sim::draw::Stream;
 use sim::workload::Mix;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, End};
 use crate::commands::commands;
 use crate::copies::copies;
 use crate::refusal::{Broken, Refusal};
@@ -228,15 +228,17 @@ fn changes(bench: &mut Bench) -> Result<(), Refusal> {
     bench.settle()
 }
 
-/// Part of the battery: closes the device at different moments of a first start, before and after the live change that
-/// makes the device is committed.
+/// Part of the battery: closes the device, kills it or cuts the power at different moments of a first start, before and
+/// after the live change that makes the device is committed.
 fn first_starts(bench: &mut Bench) -> Result<(), Refusal> {
     let draw = Stream::new(bench.world.seed(), "first start", 0);
     for _ in 0..3 {
         let meanwhile = Duration::from_nanos(draw.below(FIRST_START_NS_MAX));
+        // A close is the most frequent end.
+        let end = draw.pick(&[End::Close, End::Close, End::Kill, End::PowerCut]);
         match draw.below(2) {
-            0 => bench.undone_first_start(meanwhile)?,
-            _ => bench.closed_first_start(meanwhile)?,
+            0 => bench.undone_first_start(meanwhile, end)?,
+            _ => bench.ended_first_start(meanwhile, end)?,
         }
         bench.begin(2, 10, UNDISTURBED);
         bench.finish()?;

@@ -33,6 +33,14 @@ pub(crate) struct Member {
     pub watch: Rc<Watch>,
 }
 
+/// The end of the process of a device under test.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Close,
+    Kill,
+    PowerCut,
+}
+
 pub(crate) struct Bench<'s> {
     pub world: SimWorld,
     pub members: Vec<Member>,
@@ -288,8 +296,25 @@ impl<'s> Bench<'s> {
         Ok(())
     }
 
+    /// Ends the process of the device.
+    fn stop(&mut self, end: End) -> Result<(), Refusal> {
+        match end {
+            End::Close => self.end(),
+            End::Kill => self.die(),
+            End::PowerCut => {
+                self.lose_power();
+                Ok(())
+            }
+        }
+    }
+
     /// Cuts the power of all lowers' disks at the same moment, and starts the device again.
     pub fn power_cut(&mut self) -> Result<(), Refusal> {
+        self.lose_power();
+        self.start_again()
+    }
+
+    fn lose_power(&mut self) {
         let draw = Stream::new(self.world.seed(), "policy", self.starts);
         self.world.drop_tasks();
         self.ended();
@@ -301,7 +326,6 @@ impl<'s> Bench<'s> {
         }
         self.model.power_cut();
         self.tally.log.power_cut();
-        self.start_again()
     }
 
     /// Flushes and closes the device in order, and starts it again in a new process.
@@ -344,11 +368,16 @@ impl<'s> Bench<'s> {
 
     /// Kills the process with the device, and starts the device in a new process when the disks are free.
     pub fn kill(&mut self) -> Result<(), Refusal> {
+        self.die()?;
+        self.start_again()
+    }
+
+    fn die(&mut self) -> Result<(), Refusal> {
         self.world.kill();
         self.ended();
         self.pass(SETTLE)?;
         self.model.restarted();
-        self.start_again()
+        Ok(())
     }
 
     /// Makes a live change: closes the device, builds it again as uncommitted, and after `meanwhile` commits the
@@ -360,7 +389,7 @@ impl<'s> Bench<'s> {
             self.shelf.release();
             return self.keeps_promise();
         }
-        self.take_back()?;
+        self.take_back(End::Close)?;
         self.start_again()
     }
 
@@ -374,12 +403,12 @@ impl<'s> Bench<'s> {
         self.unchanged_since(before)
     }
 
-    /// Undoes the live change: closes the device that is not committed. Checks that it has changed no byte below.
-    fn take_back(&mut self) -> Result<(), Refusal> {
+    /// Undoes the live change: ends the device that is not committed. Checks that it has changed no byte below.
+    fn take_back(&mut self, end: End) -> Result<(), Refusal> {
         let before = self.changes();
         // The discarded start does not count, and neither does its report.
         let reported = std::mem::take(&mut self.reported);
-        self.end()?;
+        self.stop(end)?;
         self.reported = reported;
         self.shelf.take_back();
         self.unchanged_since(before)
@@ -424,24 +453,24 @@ impl<'s> Bench<'s> {
         self.begin_anew()
     }
 
-    /// Starts the device on disks without states, as a part of a live change. After `meanwhile` undoes the change, and
-    /// closes the device before the commit.
-    pub fn undone_first_start(&mut self, meanwhile: Duration) -> Result<(), Refusal> {
+    /// Starts the device on disks without states, as a part of a live change. `meanwhile` later ends the device before
+    /// the commit, and starts it again on disks that are still new.
+    pub fn undone_first_start(&mut self, meanwhile: Duration, end: End) -> Result<(), Refusal> {
         self.forget()?;
         self.start_uncommitted(meanwhile)?;
-        self.take_back()?;
+        self.take_back(end)?;
         self.start_or_refuse()?;
         self.begin_anew()
     }
 
-    /// Starts the device on disks without states, as a part of a live change, and commits the change. Closes the device
+    /// Starts the device on disks without states, as a part of a live change, and commits the change. Ends the device
     /// `meanwhile` after the commit, perhaps before its first start has ended, and starts it again.
-    pub fn closed_first_start(&mut self, meanwhile: Duration) -> Result<(), Refusal> {
+    pub fn ended_first_start(&mut self, meanwhile: Duration, end: End) -> Result<(), Refusal> {
         self.forget()?;
         self.start_uncommitted(Duration::ZERO)?;
         self.shelf.release();
         self.pass(meanwhile)?;
-        self.end()?;
+        self.stop(end)?;
         self.start_or_refuse()?;
         self.begin_anew()
     }

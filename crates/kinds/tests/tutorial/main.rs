@@ -6,6 +6,7 @@ mod reverse;
 
 use kind::Registry;
 use sim::Reached;
+use sim::crash::{Script, Setup, every_crash};
 use testkit::Subject;
 
 const REGISTRY: Registry = Registry(&[reverse::KIND, count::KIND]);
@@ -31,6 +32,23 @@ fn tutorial_kind_count_passes_battery() {
         let (counted, flushed) = (report.counters[0].1, log.requests(Reached::Flushed));
         if counted >= flushed { Ok(()) } else { Err(format!("{counted} of {flushed} writes")) }
     }));
+}
+
+#[test]
+fn tutorial_kind_count_keeps_count_after_any_crash() {
+    const REGISTRY: Registry = Registry(&[kinds::path::KIND, count::KIND]);
+    let setup = Setup::new(REGISTRY, 1, 64 << 10, "c = { kind = \"count\", on = \"d0\" }", "c");
+    let script = async |script: Script| {
+        for n in 0..3 {
+            script.write(n * 512, 512, 7).await;
+        }
+    };
+    let crashes = every_crash(&setup, script, |running, log| {
+        let counted = running.report("c").counters[0].1;
+        let acknowledged = log.requests(Reached::Acknowledged);
+        if counted >= acknowledged { Ok(()) } else { Err(format!("{counted} of {acknowledged}")) }
+    });
+    assert!(crashes.unwrap_or_else(|words| panic!("{words}")).states > 50);
 }
 
 #[test]

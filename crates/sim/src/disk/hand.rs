@@ -19,6 +19,11 @@ impl Image {
         self.0.writes_in_order(&[])
     }
 
+    /// Returns the numbers of the writes that were in flight in the image, which a kill could lose.
+    pub fn writes_in_flight(&self) -> Vec<u64> {
+        self.0.writes_in_flight()
+    }
+
     /// Returns the image after a power cut. A sector of a cached write survives if `keeps` returns `true` for the
     /// number of the write and the number of the sector.
     #[must_use]

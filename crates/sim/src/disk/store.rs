@@ -283,6 +283,13 @@ impl Store {
         order.into_iter().map(|(_, write)| write).collect()
     }
 
+    /// Returns the numbers of all cached writes that are in flight.
+    pub fn writes_in_flight(&self) -> Vec<u64> {
+        let cached = self.cache.values().flatten();
+        let open = cached.filter(|version| version.completed.is_none());
+        open.map(|version| version.write).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     fn damage(&mut self, profile: Profile, torn: &Torn, counters: &Counters) {
         let writes: Vec<_> = torn.0.values().filter(|t| t.kept > 0 && t.lost > 0).collect();
         counters.add_many(Count::Torn, writes.len() as u64);

@@ -1,0 +1,112 @@
+//! Enumerates the crashes of test kinds with a state, right and wrong ones: the enumeration must find each fault.
+
+use std::time::Duration;
+
+use block::ByteRange;
+use kind::Registry;
+use sim::Reached;
+use sim::crash::{Crashes, Script, Setup, every_crash};
+use testkit::wrong::{KEEPER, Sin};
+
+const REGISTRY: Registry = Registry(&[kinds::path::KIND, KEEPER]);
+
+const DATA_BYTES: u64 = 64 << 10;
+
+/// Returns the line of a spec for a device `k` of the kind `keeper`.
+fn keeper(sin: Option<Sin>) -> String {
+    let sin = sin.map(|sin| format!(", sin = \"{sin:?}\"")).unwrap_or_default();
+    format!("k = {{ kind = \"keeper\", on = \"d0\"{sin} }}")
+}
+
+/// Enumerates the crashes of a graph that counts writes, from its first start to its close.
+fn crashes_of(sin: Option<Sin>) -> Result<Crashes, String> {
+    let setup = Setup::new(REGISTRY, 1, DATA_BYTES, &keeper(sin), "k");
+    let script = async |script: Script| {
+        for n in 0..10 {
+            script.write(n * 512, 512, n as u8 + 1).await;
+            if n % 4 == 3 {
+                script.flush().await;
+            }
+        }
+    };
+    every_crash(&setup, script, |running, log| {
+        let (counted, least) =
+            (running.report("k").counters[0].1, log.writes(Reached::Acknowledged));
+        if counted >= least { Ok(()) } else { Err(format!("{counted} of {least} writes")) }
+    })
+}
+
+#[test]
+fn crash_enumeration_accepts_device_that_counts_durably() {
+    let crashes = crashes_of(None).unwrap_or_else(|words| panic!("{words}"));
+    println!("{crashes:?}");
+    assert!(crashes.states > 100, "{crashes:?}");
+}
+
+/// A live change adds the device to a graph. Once the change is committed, the disks do not count as new any more.
+fn crashes_of_change(sin: Option<Sin>) -> Result<Crashes, String> {
+    let mut setup = Setup::new(REGISTRY, 2, DATA_BYTES, "", "d1").or(&keeper(sin), "d1");
+    // The disk of the device is new in the change.
+    let lines = setup.specs[0].lines().filter(|line| !line.starts_with("d0 "));
+    setup.specs[0] = lines.collect::<Vec<_>>().join("\n");
+    let script = async |mut script: Script| {
+        script.change(1).await.unwrap_or_else(|unchanged| panic!("{unchanged:?}"));
+        // The device makes its store after the commit.
+        script.env.sleep(Duration::from_secs(1)).await;
+    };
+    every_crash(&setup, script, |_, _| Ok(()))
+}
+
+#[test]
+fn crash_enumeration_refuses_device_with_store_before_provisioning_state() {
+    let crashes = crashes_of_change(None).unwrap_or_else(|words| panic!("{words}"));
+    println!("{crashes:?}");
+    let words = crashes_of_change(Some(Sin::MakesEarly)).unwrap_err();
+    assert!(words.contains("of the script: no graph starts"), "{words}");
+}
+
+/// The bytes below are the same before and after the device acknowledges a write; only the promise grows.
+#[test]
+fn crash_enumeration_refuses_device_that_acknowledges_write_before_its_count() {
+    let words = crashes_of(Some(Sin::CountsLate)).unwrap_err();
+    assert!(words.contains("of the script: spec 0: "), "{words}");
+    let words = crashes_of(Some(Sin::NeverStores)).unwrap_err();
+    assert!(words.contains("0 of 1 writes"), "{words}");
+}
+
+/// Bytes of a block of `remap` in the test.
+const BLOCK: u64 = 4096;
+
+/// Each block is written once, with its number. Some are discarded after a flush, and their places are used again.
+#[test]
+fn remap_keeps_flushed_blocks_after_any_crash() {
+    let device = "r = { kind = \"remap\", on = \"d0\", size = \"64KiB\", block = \"4KiB\" }";
+    let setup = Setup::new(kinds::REGISTRY, 1, 512 << 10, device, "r");
+    let script = async |script: Script| {
+        for n in 0..6 {
+            script.write(n * BLOCK, BLOCK, n as u8 + 1).await;
+        }
+        script.flush().await;
+        script.discard(0, 2 * BLOCK).await;
+        for n in 6..10 {
+            script.write(n * BLOCK, BLOCK, n as u8 + 1).await;
+        }
+        script.flush().await;
+    };
+    let crashes = every_crash(&setup, script, |running, log| {
+        for n in 0..10 {
+            let block = ByteRange::new(n * BLOCK, BLOCK).expect("a block has bytes");
+            let bytes = running.read(block.start(), BLOCK).map_err(|error| error.to_string())?;
+            let is_written = bytes.iter().all(|byte| *byte == n as u8 + 1);
+            let is_zeros = bytes.iter().all(|byte| *byte == 0);
+            let may_be_zeros = n < 2 || log.writes_in(block, Reached::Acknowledged) == 0;
+            if !is_written && !(is_zeros && may_be_zeros) {
+                return Err(format!("block {n} begins with {:?}", &bytes[..4]));
+            }
+        }
+        Ok(())
+    });
+    let crashes = crashes.unwrap_or_else(|words| panic!("{words}"));
+    println!("{crashes:?}");
+    assert!(crashes.states > 100, "{crashes:?}");
+}
