@@ -218,8 +218,8 @@ impl Assembly {
     /// for the end of their background work. Afterwards they refuse requests.
     pub fn close(&self) -> LocalFuture<()> {
         let of = |part: &Part| match &part.body {
-            Body::Device(device) if !part.on.is_empty() => Some((device.clone(), part.node)),
-            Body::Device(_) | Body::Hooks(_) | Body::Table(..) => None,
+            Body::Device(device, _) if !part.on.is_empty() => Some((device.clone(), part.node)),
+            Body::Device(..) | Body::Hooks(_) | Body::Table(..) => None,
         };
         let devices: Vec<_> = self.parts.iter().rev().filter_map(of).collect();
         let engine = self.engine.clone();
@@ -259,7 +259,7 @@ impl Assembly {
     pub fn add(&mut self, kind: &str, options: Options<'_>, on: &[PartId]) -> Result<PartId> {
         let unknown = || Error::new(ErrorKind::NotFound, format!("unknown kind {kind}"));
         let kind = self.registry.find(kind).ok_or_else(unknown)?;
-        self.keeps_objects |= kind.capabilities.keeps_objects;
+        self.keeps_objects |= kind.keeps_objects();
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
         let given =

@@ -549,8 +549,13 @@ fn remap_packing_moves_used_blocks_before_free_blocks() {
 #[test]
 fn vault_checkpoint_completes_after_caller_stops_waiting() {
     let shape = Shape { log_bytes: Some(1 << 20), objects: 8, bytes: None };
-    let with =
-        Options { cache_bytes: 400 * 4096, read_only: false, may_degrade: false, vault: None, bytes: None };
+    let with = Options {
+        cache_bytes: 400 * 4096,
+        read_only: false,
+        may_degrade: false,
+        vault: None,
+        bytes: None,
+    };
     for micros in (0..3000).step_by(60) {
         let bench = Bench::new(micros, 0, 40);
         let disk = DiskConfig::new(4 << 20, Profile::Native512);

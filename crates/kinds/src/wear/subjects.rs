@@ -8,7 +8,7 @@ use testkit::{LowerSpec, Subject};
 use crate::tests::subjects::{labelled, over};
 
 /// Bytes of each lower: the counts and their log, and more than a MiB of data.
-const LOWER_BYTES: u64 = 1536 << 10;
+pub const LOWER_BYTES: u64 = 1536 << 10;
 
 pub fn subjects() -> Vec<Subject> {
     let alone = over("wear", 1, |graph, on| graph.add("wear", &[], on));
@@ -38,7 +38,9 @@ pub fn judge(report: &Report, log: &WriteLog) -> Result<(), String> {
         let range = ByteRange::new(mib << 20, 1 << 20).expect("a MiB has bytes");
         let acknowledged = log.writes_in(range, Reached::Acknowledged);
         if !(acknowledged..=sent).contains(&counted) {
-            return Err(format!("MiB {mib} has count {counted}; {acknowledged} to {sent} are right"));
+            return Err(format!(
+                "MiB {mib} has count {counted}; {acknowledged} to {sent} are right"
+            ));
         }
     }
     Ok(())

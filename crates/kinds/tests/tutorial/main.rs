@@ -54,9 +54,12 @@ fn tutorial_kind_count_keeps_count_after_any_crash() {
 #[test]
 fn contributing_guide_shows_compiled_code_of_kinds() {
     let guide = include_str!("../../../../CONTRIBUTING.md");
-    for (name, code) in
-        [("reverse", include_str!("reverse/mod.rs")), ("count", include_str!("count/mod.rs"))]
-    {
+    let kinds = [
+        ("reverse", include_str!("reverse/mod.rs")),
+        ("count", include_str!("count/mod.rs")),
+        ("wear", include_str!("../../src/wear/mod.rs")),
+    ];
+    for (name, code) in kinds {
         let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
         let lines = code.lines().filter(is_code).count();
         assert!(

@@ -1,0 +1,118 @@
+//! Devices with persistent objects under `cairn serve`: growth of the disks below, and insertion under a volume in use.
+#![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
+
+mod common;
+
+use api::{DeviceStatus, Status};
+use common::{Dir, tool};
+
+fn spec(disks: &[(&str, &str)], devices: &str, top: &str) -> String {
+    let disk = |(name, size): &(&str, &str)| {
+        format!(
+            "{name} = {{ file = \"{name}.img\", size = \"{size}\", create = true, label = true }}\n"
+        )
+    };
+    let disks: String = disks.iter().map(disk).collect();
+    let device = if devices.is_empty() { String::new() } else { format!("[device]\n{devices}\n") };
+    format!("name = \"g\"\n[disk]\n{disks}{device}[export]\nvol = {{ on = \"{top}\" }}\n")
+}
+
+/// Runs the qemu-io `commands` on the export `uri`, which must all succeed.
+fn io(dir: &Dir, uri: &str, commands: &[&str]) {
+    let mut args = vec!["-f", "raw", uri];
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    let ran = tool(dir, "qemu-io", &args);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{commands:?}: {ran:?}");
+}
+
+fn device(dir: &Dir, name: &str) -> DeviceStatus {
+    let all: Vec<Status> = dir.json(0, &["status"]);
+    let devices = all.into_iter().flat_map(|status| status.devices);
+    devices.into_iter().find(|device| device.name == name).unwrap()
+}
+
+/// Returns the count of writes to a MiB.
+fn count(dir: &Dir, mib: u64) -> String {
+    let name = format!("{mib}MiB");
+    let rows = device(dir, "w").rows;
+    rows.into_iter().find(|row| row.name == name).map_or("none".to_owned(), |row| row.value)
+}
+
+fn size(dir: &Dir, uri: &str) -> u64 {
+    tool(dir, "nbdinfo", &["--size", uri]).out.trim().parse().expect("a number")
+}
+
+#[test]
+fn export_of_device_with_objects_grows_with_disk_and_keeps_counts() {
+    let dir = Dir::new();
+    dir.write("g.toml", &spec(&[("a", "16MiB")], "w = { kind = \"wear\", on = \"a\" }", "w"));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 0 4k", "write -P 0x22 12M 64k", "flush"]);
+    let before = size(&dir, serve.uri());
+    for grown in ["64M", "1G"] {
+        dir.text(&["device", "resize", "a", grown]);
+    }
+    let after = size(&dir, serve.uri());
+    assert!(after > before + (900 << 20), "{before} to {after}");
+    io(&dir, serve.uri(), &["read -P 0x11 0 4k", "read -P 0x22 12M 64k"]);
+    io(&dir, serve.uri(), &["write -P 0x33 900M 4k", "write -P 0x44 14M 4M", "flush"]);
+    assert_eq!(count(&dir, 900), "1 writes");
+    serve.signal("KILL");
+    drop(serve);
+
+    let serve = dir.import(&["g"]);
+    assert_eq!(size(&dir, serve.uri()), after);
+    assert_eq!((count(&dir, 0), count(&dir, 12)), ("1 writes".into(), "1 writes".into()));
+    let reads = ["read -P 0x11 0 4k", "read -P 0x22 12M 64k", "read -P 0x44 14M 4M"];
+    io(&dir, serve.uri(), &reads);
+    io(&dir, serve.uri(), &["read -P 0x33 900M 4k", "read -P 0 800M 1M"]);
+    assert_eq!(serve.stop().code, 0);
+    let checked = dir.text(&["check", "--directory", "."]);
+    assert!(checked.contains("sound"), "{checked}");
+}
+
+#[test]
+fn remap_gets_physical_blocks_from_grown_disk() {
+    let dir = Dir::new();
+    let thin = "thin = { kind = \"remap\", on = \"a\", size = \"1GiB\" }";
+    dir.write("g.toml", &spec(&[("a", "16MiB")], thin, "thin"));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 0 8M", "flush"]);
+    let before = device(&dir, "thin").room.unwrap();
+    dir.text(&["device", "resize", "a", "256M"]);
+    let after = device(&dir, "thin").room.unwrap();
+    assert_eq!(after.taken_bytes, before.taken_bytes);
+    assert!(after.of_bytes > before.of_bytes + (200 << 20), "{before:?} to {after:?}");
+    io(&dir, serve.uri(), &["read -P 0x11 0 8M", "write -P 0x22 512M 100M", "flush"]);
+    serve.signal("KILL");
+    drop(serve);
+    let serve = dir.import(&["g"]);
+    io(&dir, serve.uri(), &["read -P 0x11 0 8M", "read -P 0x22 512M 100M", "read -P 0 8M 1M"]);
+    assert_eq!(serve.stop().code, 0);
+    let checked = dir.text(&["check", "--directory", "."]);
+    assert!(checked.contains("sound"), "{checked}");
+}
+
+/// With the counts on another disk, the bytes of the volume stay at their places.
+#[test]
+fn wear_is_inserted_under_volume_in_use_and_taken_out_again() {
+    let dir = Dir::new();
+    dir.write("plain.toml", &spec(&[("a", "16MiB")], "", "a"));
+    let disks = [("a", "16MiB"), ("b", "8MiB")];
+    let wear = "w = { kind = \"wear\", on = [\"a\", \"b\"], meta = \"b\" }";
+    dir.write("counted.toml", &spec(&disks, wear, "w"));
+    let serve = dir.serve(&["plain.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 3M 1M", "flush"]);
+    dir.text(&["apply", "counted.toml"]);
+    io(&dir, serve.uri(), &["read -P 0x11 3M 1M", "write -P 0x22 5M 4k", "flush"]);
+    assert_eq!((count(&dir, 3), count(&dir, 5)), ("none".into(), "1 writes".into()));
+    dir.text(&["apply", "plain.toml"]);
+    io(&dir, serve.uri(), &["read -P 0x11 3M 1M", "read -P 0x22 5M 4k"]);
+
+    // Before the data, the counts would move them.
+    let moved = spec(&[("a", "16MiB")], "w = { kind = \"wear\", on = \"a\" }", "w");
+    dir.write("moved.toml", &moved);
+    let ran = dir.cairn(&["apply", "moved.toml"]);
+    assert!(ran.code != 0 && ran.err.contains("would"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+}
