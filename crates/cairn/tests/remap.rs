@@ -118,7 +118,7 @@ fn validate_refuses_impossible_remap_options() {
         (DISK.to_owned(), ", block = \"6KiB\"", "block 6144 is not a power of two; 4096 is"),
         (DISK.to_owned(), ", block = \"4KiB\"", ""),
         (DISK.to_owned(), ", meta = \"a\"", "is the only device"),
-        (DISK.replace("16MiB", "6MiB"), ", block = \"4KiB\"", "the map takes"),
+        (DISK.replace("16MiB", "6MiB"), ", block = \"4KiB\"", "the metadata of"),
     ];
     for (disk, options, words) in cases {
         dir.write("g.toml", &spec(options).replace(DISK, &disk));

@@ -108,7 +108,8 @@ impl Stored {
             let words = faults.first().map_or("", |fault| &fault.message).to_owned();
             block::Error::new(block::ErrorKind::Invalid, words)
         })?;
-        Room::find(kind.name, objects, lowers, state)
+        let keeps_data = self.bytes != Bytes::Private;
+        Room::find(kind.name, objects, lowers, state, keeps_data)
     }
 
     /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are its data, and the bytes of the

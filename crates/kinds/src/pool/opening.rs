@@ -117,7 +117,7 @@ impl Opening {
 
     /// Returns the state of the pool in labels; `None` on new disks.
     fn found(&self) -> Result<Option<PoolCell>> {
-        let Some(state) = self.kept.start("pool")? else { return Ok(None) };
+        let Some(state) = self.kept.start("pool", false)? else { return Ok(None) };
         let wrong = |why| error!(Corrupt, "the state of the pool in the label is damaged: {why}");
         PoolCell::decode(state).map(Some).map_err(wrong)
     }

@@ -30,17 +30,19 @@ impl Labels {
     }
 
     /// Returns the newest state that the graph found in labels, of a device of the kind `kind`; `None` on new disks. Only
-    /// disks that are all new may have none: on other disks a new store would destroy data.
+    /// new disks may have none: on other disks a new store would destroy data. With `is_data_kept`, the disks beneath the
+    /// first port need not be new, because nothing is made there.
     ///
     /// # Errors
     /// `NotFound` if the disks have no state, and one is absent or not new; `ReadOnly` if they are new and read-only.
-    pub fn start(&self, kind: &str) -> Result<Option<&[u8]>> {
+    pub fn start(&self, kind: &str, is_data_kept: bool) -> Result<Option<&[u8]>> {
         let found: Vec<&Found> = self.ports.iter().map(|port| self.store.found(*port)).collect();
         let states = found.iter().filter_map(|found| found.state.as_ref());
         if let Some(state) = states.max_by_key(|state| state.sequence) {
             return Ok(Some(&state.bytes));
         }
-        match found.iter().find(|found| !found.fresh) {
+        let made = if is_data_kept { &found[1..] } else { &found[..] };
+        match made.iter().find(|found| !found.fresh) {
             None if self.read_only => {
                 bail!(ReadOnly, "the disks below are new and read-only, so no {kind} can be made")
             }

@@ -32,7 +32,8 @@ pub struct Room {
 
 impl Room {
     /// Finds the room of a device of the kind `kind` that has `objects` over `lowers`: one lower, or a second one with
-    /// the room. `store` has the state of the device in labels.
+    /// the room. `store` has the state of the device in labels. `keeps_data`: whether a new device shows the bytes that its
+    /// data have, so that only the disks with the room must be new.
     ///
     /// # Errors
     /// `NotFound` if disks that are not new have no state of the device, `Corrupt` if the state is damaged, `Invalid` if
@@ -43,6 +44,7 @@ impl Room {
         objects: Objects,
         lowers: &[Info],
         store: Rc<dyn StateStore>,
+        keeps_data: bool,
     ) -> Result<Self> {
         let read_only = lowers.iter().any(|lower| lower.read_only);
         let labels = Labels::new(store, lowers.len(), read_only);
@@ -52,7 +54,7 @@ impl Room {
             _ => Place::Apart,
         };
         let lower_bytes = lowers[0].size;
-        let found = found(kind, &labels)?;
+        let found = found(kind, &labels, keeps_data && place == Place::Apart)?;
         let record = match &found {
             Some(record) => {
                 check_fixed(kind, record, &objects)?;
@@ -74,8 +76,8 @@ impl Room {
 }
 
 /// Returns the state of the device in labels; `None` on new disks.
-fn found(kind: &str, labels: &Labels) -> Result<Option<Record>> {
-    let Some(bytes) = labels.start(kind)? else { return Ok(None) };
+fn found(kind: &str, labels: &Labels, is_data_kept: bool) -> Result<Option<Record>> {
+    let Some(bytes) = labels.start(kind, is_data_kept)? else { return Ok(None) };
     let wrong = |why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}");
     Record::decode(bytes).map(Some).map_err(wrong)
 }
