@@ -244,7 +244,7 @@ pub struct DeviceStatus {
     pub next: Option<String>,
 }
 
-/// A row in the status of a device, whose meaning the manual of its kind explains.
+/// A row in the status of a device. The manual of its kind explains the row.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StatusRow {
     /// Name of the row.

@@ -208,9 +208,9 @@ fn live_change_that_removes_member_survives_power_cuts() {
     every_crash_of_a_change(&[0, 1, 2], &[0, 2], true);
 }
 
-/// The process is killed or the power is cut during the first start of a graph, or later. The next start needs no option.
+/// The process is killed or the power is cut during the first start of a graph, or later. The second start needs no option.
 #[test]
-fn graph_starts_again_after_any_crash_from_its_first_start_on() {
+fn graph_first_start_can_be_repeated_after_power_cut() {
     let specs = vec![text(&[0, 1], true)];
     let setup =
         Setup { registry: kinds::REGISTRY, disks: vec![disk(DATA_BYTES, NS_MAX); 2], specs };

@@ -528,7 +528,7 @@ impl<'s> Bench<'s> {
         lowers.map(|(member, lower)| member.disk.peek(whole(lower.size))).collect()
     }
 
-    /// Starts the device again, and judges what it promises.
+    /// Starts the device again, and judges its promise.
     fn start_again(&mut self) -> Result<(), Refusal> {
         self.start_or_refuse()?;
         self.keeps_promise()
@@ -538,7 +538,7 @@ impl<'s> Bench<'s> {
         self.start().map_err(|error| Refusal::new(Broken::Builds, error))
     }
 
-    /// Judges what the device promises about its reports before and after its start, once it answers requests.
+    /// Judges the promise of the device about its reports before and after its start, once it answers requests.
     fn keeps_promise(&self) -> Result<(), Refusal> {
         let Some(promise) = &self.subject.promise else { return Ok(()) };
         // A device may accept requests, and let them wait, before it has its state. A failed read has an answer too.

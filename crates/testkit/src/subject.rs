@@ -44,7 +44,7 @@ pub struct Subject {
     pub labelled: bool,
     /// Whether the device under test starts on used disks without a state, and leaves their bytes unchanged.
     pub adopts: bool,
-    /// Judges what the device promises about its report after a start; `None` if it promises nothing.
+    /// Judges the promise of the device about its report after a start; `None` if there is no promise.
     pub promise: Option<Box<Promise>>,
     /// JSON arguments for commands to the device under test, valid and invalid, in addition to those of the battery.
     pub arguments: &'static [&'static str],
@@ -131,7 +131,7 @@ impl Subject {
         self
     }
 
-    /// Sets the judge of what the device promises about its report. The battery calls it after each kill, power cut,
+    /// Sets the judge of a promise of the device about its report. The battery calls it after each kill, power cut,
     /// restart and live change, once the device answers requests: with the report, the report at the end of the run
     /// before, and the log of all writes of clients. For a number in the report that the device keeps durably:
     ///

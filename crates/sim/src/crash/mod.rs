@@ -16,7 +16,7 @@ use crate::{Client, DiskConfig, Image, Profile, WriteLog};
 pub use rig::{LIMIT, Rig, opening};
 pub use states::{Crash, CrashStates, moments};
 
-/// The graph whose crashes are enumerated: its disks, and its specs, each with an export called `vol`.
+/// A graph for an enumeration of crashes: its disks, and its specs, each with an export called `vol`.
 pub struct Setup {
     /// The kinds of the graph.
     pub registry: Registry,
@@ -47,7 +47,7 @@ impl Setup {
     }
 }
 
-/// The client of a graph whose crashes are enumerated. A script sends requests and live changes through it.
+/// The client of a graph during an enumeration of crashes. A script sends requests and live changes through it.
 #[derive(Clone)]
 pub struct Script {
     /// The environment (clock, buffers, tasks) of the graph's process.
