@@ -28,6 +28,7 @@ macro_rules! for_each_kind {
     };
 }
 
+pub mod checksum;
 mod ephemeral;
 mod kept;
 mod tables;
