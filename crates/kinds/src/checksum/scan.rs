@@ -15,9 +15,13 @@ pub const SCAN_BYTES: u64 = PIECE_BYTES;
 impl Inner {
     /// Scans what an unclean stop has left. An error ends the scan; the regions stay marked then.
     pub async fn scan(&self) {
+        let has_marks = match &self.mode {
+            Mode::Regions(regions) => regions.unverified().next().is_some(),
+            Mode::Journal(_) => false,
+        };
         let scanned = self.scan_all().await;
-        if scanned.is_ok() && !self.is_closing.get() {
-            // The regions are cleared after a flush. If it fails, the next one of a client tells.
+        if has_marks && scanned.is_ok() && !self.is_closing.get() {
+            // The regions are cleared after a flush. If it fails, so does the next one of a client.
             let _ = self.flush().await;
         }
     }

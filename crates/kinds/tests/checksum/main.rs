@@ -1,5 +1,10 @@
 //! Tests of the core of checksum devices.
 
 mod basics;
+mod copied;
+mod copies;
+mod costs;
 mod crashes;
+mod making;
+mod model;
 mod scene;
