@@ -327,10 +327,8 @@ bugs! {
     AcceptedAtOnce = "226",
     /// 227 the progress of a device's first checksums is stored before the checksums
     ProgressAhead = "227",
-    /// 228 a checksum device restores a copy beside its journal while the ring has older changes of the block
-    RestoredBesideRing = "228",
-    /// 229 a change of a checksum device is in place in its journal before the checksums are
-    PlacedWithoutSum = "229",
+    /// 228 a change of a checksum device is in place in its journal before the checksums are
+    PlacedWithoutSum = "228",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

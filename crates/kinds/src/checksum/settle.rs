@@ -109,7 +109,6 @@ impl Inner {
             return;
         }
         if let Mode::Journal(journal) = &self.mode
-            && !seeded::on(Bug::RestoredBesideRing)
             && journal.until_in_place(0, range).await.is_err()
         {
             return;

@@ -19,6 +19,17 @@ use crate::scene::{
     slice,
 };
 
+/// The effect of a write that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// Nothing is written.
+    Before,
+    /// Everything is written.
+    After,
+    /// Half of each block is written.
+    Torn,
+}
+
 #[derive(Default)]
 pub struct Copied {
     pub copies: Vec<RefCell<Vec<u8>>>,
@@ -33,6 +44,8 @@ pub struct Copied {
     pub wrong: RefCell<Vec<(u64, u32)>>,
     /// The copies that were restored, with the number of their block.
     pub restored: RefCell<Vec<(u64, u32)>>,
+    /// The way in which all writes fail.
+    pub failure: Cell<Option<Failure>>,
 }
 
 impl Copied {
@@ -78,7 +91,7 @@ impl Copied {
         }
     }
 
-    fn carry_out(&self, op: &mut Op) {
+    fn carry_out(&self, op: &mut Op) -> Result<()> {
         let all = Copies::first(self.copies.len() as u32);
         match op {
             Op::Read { range, into, avoid, .. } => {
@@ -93,7 +106,19 @@ impl Copied {
                     let block = range.start() / BLOCK_BYTES;
                     self.restored.borrow_mut().push((block, restores.0));
                 }
-                self.fill(*range, to, |bytes| bytes.copy_from_slice(&data.read()));
+                let failure = self.failure.get();
+                let half = BLOCK_BYTES as usize / 2;
+                let new = data.read();
+                if failure != Some(Failure::Before) {
+                    self.fill(*range, to, |bytes| {
+                        let blocks = bytes.chunks_mut(2 * half).zip(new.chunks(2 * half));
+                        let count = if failure == Some(Failure::Torn) { half } else { 2 * half };
+                        blocks.for_each(|(to, from)| to[..count].copy_from_slice(&from[..count]));
+                    });
+                }
+                if failure.is_some() {
+                    return Err(error!(Io, "a write fails"));
+                }
             }
             Op::WriteZeroes { range, .. } | Op::Discard { range, .. } => {
                 self.fill(*range, all, |bytes| bytes.fill(0));
@@ -101,13 +126,13 @@ impl Copied {
             Op::Flush => {}
             Op::Status { range, extents } => push_extent(extents, range.len(), State::Data),
         }
+        Ok(())
     }
 }
 
 impl block::Core for Copied {
     fn start(&self, op: &mut Op) -> Started {
-        self.carry_out(op);
-        Started::Done(Ok(()))
+        Started::Done(self.carry_out(op))
     }
 
     fn poll(&self, _: ChildId, _: &mut Context<'_>) -> Poll<Done> {
@@ -181,10 +206,14 @@ impl Pair {
     }
 
     pub async fn write(&self, block: u64, bytes: &[u8]) {
+        self.try_write(block, bytes).await.unwrap();
+    }
+
+    pub async fn try_write(&self, block: u64, bytes: &[u8]) -> Result<()> {
         let data = self.env.buf(bytes.len()).unwrap();
         data.write().copy_from_slice(bytes);
         let range = ByteRange::new(block * BLOCK_BYTES, bytes.len() as u64).unwrap();
-        self.core.submit(&mut Op::write(range, data)).await.unwrap();
+        self.core.submit(&mut Op::write(range, data)).await
     }
 
     pub async fn read(&self, block: u64) -> Result<Vec<u8>> {

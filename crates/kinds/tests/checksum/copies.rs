@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use block::{ErrorKind, all};
+use block::{ErrorKind, Op, all};
 use kinds::checksum::BLOCK_BYTES;
 
-use crate::copied::{Copied, Pair};
+use crate::copied::{Copied, Failure, Pair};
 use crate::scene::{BLOCKS, CLEAR_DELAY, Crash, REGION, content, in_world, run};
 
 const MODES: [Crash; 2] = [Crash::Regions, Crash::Journal];
@@ -169,6 +169,8 @@ fn repair_ends_before_next_write_of_block() {
         let pair = Pair::new(env, 2, Crash::Regions).await;
         pair.write(0, &content(0, 1)).await;
         let pair = pair.restart(|_| {}).await;
+        // The next write of the region waits for no mark.
+        pair.write(0, &content(0, 3)).await;
         pair.copied.put(0, 0, &junk(1));
         let read = async {
             pair.read(0).await.unwrap();
@@ -180,6 +182,51 @@ fn repair_ends_before_next_write_of_block() {
         pair.env.sleep(Duration::from_millis(1)).await;
         assert!(pair.copied.agree(0));
         assert_eq!(pair.read(0).await.unwrap(), content(0, 2));
+    });
+}
+
+#[test]
+fn block_behind_failed_write_has_checksum_that_fits_or_is_unverified() {
+    for failure in [Failure::Before, Failure::After, Failure::Torn] {
+        in_world(async |env| {
+            let pair = Pair::new(env, 2, Crash::Regions).await;
+            pair.write(0, &[content(0, 1), content(1, 1)].concat()).await;
+            pair.copied.failure.set(Some(failure));
+            let new = [content(0, 2), content(1, 2)].concat();
+            assert_eq!(pair.try_write(0, &new).await.unwrap_err().kind(), ErrorKind::Io);
+            pair.copied.failure.set(None);
+            let found = [pair.copied.get(0, 0), pair.copied.get(0, 1)];
+            let in_doubt = if failure == Failure::Torn { 2 } else { 0 };
+            assert_eq!(pair.core.numbers().unverified_bytes, in_doubt * BLOCK_BYTES);
+            pair.core.submit(&mut Op::Flush).await.unwrap();
+            quiet(&pair).await;
+            assert_eq!(pair.core.numbers().marked_bytes, in_doubt * BLOCK_BYTES);
+            assert_eq!(pair.read(0).await.unwrap(), found[0]);
+            assert_eq!(pair.core.numbers().accepted, in_doubt / 2);
+            pair.write(1, &content(1, 3)).await;
+            pair.core.submit(&mut Op::Flush).await.unwrap();
+            quiet(&pair).await;
+            let numbers = pair.core.numbers();
+            assert_eq!((numbers.unverified_bytes, numbers.marked_bytes), (0, 0));
+            pair.copied.put(0, 0, &junk(1));
+            pair.copied.put(1, 0, &junk(1));
+            assert_eq!(pair.read(0).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        });
+    }
+}
+
+#[test]
+fn region_of_block_behind_failed_write_is_marked_at_next_opening() {
+    in_world(async |env| {
+        let pair = Pair::new(env, 2, Crash::Regions).await;
+        pair.write(0, &content(0, 1)).await;
+        pair.copied.failure.set(Some(Failure::Torn));
+        pair.try_write(0, &content(0, 2)).await.unwrap_err();
+        pair.copied.failure.set(None);
+        let found = pair.copied.get(0, 0);
+        let pair = pair.restart(|_| {}).await;
+        assert_eq!(pair.read(0).await.unwrap(), found);
+        assert_eq!(pair.core.numbers().accepted, 1);
     });
 }
 
