@@ -108,7 +108,7 @@ pub(super) struct Inner {
     /// Lock of byte ranges: shared by reads, exclusive for changes, repair and acceptance.
     pub lock: RangeLock,
     pub doubts: Doubts,
-    /// Blocks with redundancy above that the scan has left unverified.
+    /// Blocks that the scan has left unverified: they could not be read, or a redundant device above must write them.
     pub left: RefCell<std::collections::BTreeSet<u64>>,
     pub counts: Cell<Numbers>,
     /// The error with which the device refuses requests, if it has failed.
@@ -257,8 +257,8 @@ impl Core {
         }
     }
 
-    /// Returns the parts of `range` that a redundant device above must write before they count as verified: blocks that the
-    /// scan has found to differ from their checksums.
+    /// Returns the parts of `range` that the scan has left unverified. With redundancy above, the device there must write
+    /// them before they count as verified.
     pub fn unverified(&self, range: ByteRange) -> Ranges {
         let left = self.inner.left.borrow();
         let blocks = left.iter().map(|block| super::sums::range_of(*block));

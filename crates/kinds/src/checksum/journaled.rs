@@ -35,9 +35,10 @@ impl Target {
 
     async fn make(&self, part: Part, data: Option<Buf>) -> Result<()> {
         let range = part.range;
-        let aligned = range.start() % BLOCK_BYTES == 0 && range.len() % BLOCK_BYTES == 0;
+        let is_aligned =
+            range.start().is_multiple_of(BLOCK_BYTES) && range.len().is_multiple_of(BLOCK_BYTES);
         let most = if part.kind == PartKind::Data { PIECE_BYTES } else { ZERO_BYTES };
-        if !aligned || range.len() > most || range.end() > self.data.info().size {
+        if !is_aligned || range.len() > most || range.end() > self.data.info().size {
             bail!(Corrupt, "the journal has a change of {range}, which no checksum device makes");
         }
         let (first, count) = blocks_of(range);

@@ -86,9 +86,9 @@ impl Inner {
             }
             let from = n * BLOCK_BYTES as usize;
             let part = room.slice(from..from + BLOCK_BYTES as usize);
+            // An error leaves a block unverified that could not be read, or that the device above must write.
             let settled = self.settle(block, &part, Asker::Scan).await;
-            if settled.is_err() && self.redundancy == Redundancy::Above && self.is_unverified(block)
-            {
+            if settled.is_err() && self.is_unverified(block) {
                 left.push(block);
             }
         }

@@ -6,7 +6,7 @@ use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Error, Mode as LockMode, Op, Result, error};
 use meta::regions::{Regions, Writing};
 
-use super::device::{Inner, Mode, Redundancy};
+use super::device::{Inner, Mode};
 use super::sums::{BLOCK_BYTES, PIECE_BLOCKS, Sum, ZEROS, blocks_of, range_of};
 
 /// Most bytes that one step of a zeroing covers.
@@ -40,7 +40,7 @@ impl Inner {
         };
         match (child.await.result, posted) {
             (Ok(()), Ok(())) => {
-                self.note_written(regions, range);
+                self.note_fit(range);
                 Ok(())
             }
             (Err(error), Ok(())) => {
@@ -55,15 +55,16 @@ impl Inner {
     }
 
     /// Notes that the blocks of a range fit their checksums now.
-    fn note_written(&self, regions: &Regions, range: ByteRange) {
+    pub fn note_fit(&self, range: ByteRange) {
         self.doubts.remove(range);
         let mut left = self.left.borrow_mut();
-        if self.redundancy != Redundancy::Above || left.is_empty() {
+        let Mode::Regions(regions) = &self.mode else { return };
+        if left.is_empty() {
             return;
         }
         let (first, count) = blocks_of(range);
-        let written: Vec<u64> = left.range(first..first + count as u64).copied().collect();
-        for block in written {
+        let settled: Vec<u64> = left.range(first..first + count as u64).copied().collect();
+        for block in settled {
             left.remove(&block);
             regions.verified(range_of(block));
         }
@@ -102,8 +103,11 @@ impl Inner {
     /// Lists the blocks of a range as unverified.
     fn doubt(&self, range: ByteRange, writing: &Rc<Writing>) {
         let (first, count) = blocks_of(range);
-        let all = (first..first + count as u64).map(|block| self.doubts.add(block, writing));
-        if all.fold(true, |fits, one| fits && one) {
+        let mut fits = true;
+        for block in first..first + count as u64 {
+            fits &= self.doubts.add(block, writing);
+        }
+        if fits {
             return;
         }
         let failed: Error = error!(Faulted, "too many writes failed, and their bytes are unknown")
@@ -150,7 +154,7 @@ impl Inner {
         }
         let cleared = self.sums.clear(first, count as u64).await;
         match &cleared {
-            Ok(()) => self.note_written(regions, range),
+            Ok(()) => self.note_fit(range),
             Err(_) => self.doubt(range, &Rc::new(writing)),
         }
         cleared

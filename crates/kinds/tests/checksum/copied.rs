@@ -37,6 +37,8 @@ pub struct Copied {
     pub current: Cell<usize>,
     /// The copies that are stale, as bits.
     pub stale: Cell<u32>,
+    /// The copies, as bits, that fail every read but a last resort.
+    pub unverified: Cell<u32>,
     /// Ranges in which copies may differ.
     pub pending: RefCell<Vec<ByteRange>>,
     pub verified: RefCell<Vec<ByteRange>>,
@@ -94,8 +96,11 @@ impl Copied {
     fn carry_out(&self, op: &mut Op) -> Result<()> {
         let all = Copies::first(self.copies.len() as u32);
         match op {
-            Op::Read { range, into, avoid, .. } => {
+            Op::Read { range, into, avoid, last_resort } => {
                 let copy = self.choose(*avoid);
+                if !*last_resort && Copies(self.unverified.get()).has(copy) {
+                    return Err(error!(Corrupt, "the copy is unverified"));
+                }
                 let (from, to) = (range.start() as usize, range.end() as usize);
                 into.write().copy_from_slice(&self.copies[copy].borrow()[from..to]);
                 *avoid = avoid.with(copy);

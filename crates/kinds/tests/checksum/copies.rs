@@ -231,6 +231,28 @@ fn region_of_block_behind_failed_write_is_marked_at_next_opening() {
 }
 
 #[test]
+fn copies_that_lower_cannot_verify_are_read_as_last_resort() {
+    in_world(async |env| {
+        let pair = Pair::new(env, 2, Crash::Regions).await;
+        pair.write(0, &[content(0, 1), content(1, 1)].concat()).await;
+        let change = |copied: &Copied| {
+            copied.unverified.set(0b11);
+            copied.put(0, 1, &junk(1));
+            copied.put(1, 1, &junk(1));
+        };
+        let pair = pair.reopen(change).await;
+        // The plain read fails before its bytes can be compared.
+        assert_eq!(pair.read(0).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        quiet(&pair).await;
+        assert_eq!(pair.core.numbers().unverified_bytes, 0);
+        assert_eq!(pair.core.numbers().accepted, 1, "block 0 fits its checksum");
+        pair.copied.unverified.set(0);
+        assert_eq!(pair.read(0).await.unwrap(), content(0, 1));
+        assert_eq!(pair.read(1).await.unwrap(), junk(1));
+    });
+}
+
+#[test]
 fn repair_beside_journal_is_not_undone_by_replay() {
     in_world(async |env| {
         let pair = Pair::new(env, 2, Crash::Journal).await;

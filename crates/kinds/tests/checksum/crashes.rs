@@ -93,7 +93,7 @@ impl Played {
             let own = self.changes[range].iter().filter(move |(blocks, _)| blocks.contains(&block));
             own.map(|(_, version)| *version)
         };
-        let mut all = vec![of_block(0..durable as usize).last().unwrap_or(0)];
+        let mut all = vec![of_block(0..durable as usize).next_back().unwrap_or(0)];
         all.extend(of_block(durable as usize..begun as usize));
         all
     }

@@ -1,5 +1,6 @@
 //! Tests of the core of checksum devices.
 
+mod above;
 mod basics;
 mod copied;
 mod copies;
