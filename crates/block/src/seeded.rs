@@ -321,6 +321,38 @@ bugs! {
     StoreOfOther = "236",
     /// 237 the close of a device does not wait until its first start has ended
     CloseDuringStart = "237",
+    /// 213 the checksum of a block does not cover its address
+    AddressNotInSum = "213",
+    /// 214 a computed checksum of 0 is stored as 0, which states that the block has zeros
+    ComputedZeroStored = "214",
+    /// 215 a zeroed range gets checksums of 0, and no zeros
+    ZeroSumWithoutZeros = "215",
+    /// 216 a checksum device accepts unverified blocks outside of regions marked at the opening
+    AcceptedUnmarked = "216",
+    /// 217 a checksum device accepts an unverified block before it has asked all copies
+    AcceptedFirstCopy = "217",
+    /// 218 a checksum device accepts unverified blocks after its scan has been through their region
+    AcceptedAfterScan = "218",
+    /// 219 a checksum device accepts the bytes of a stale copy
+    AcceptedStale = "219",
+    /// 220 a checksum device with a journal accepts unverified blocks
+    AcceptedInJournal = "220",
+    /// 221 a checksum device restores a copy after it has released the lock of the block
+    RestoredUnlocked = "221",
+    /// 222 a checksum device answers with an accepted block before it has posted the checksum
+    AcceptedUnposted = "222",
+    /// 223 a checksum device leaves the new checksum of a block behind a failed write
+    FailedWriteUnread = "223",
+    /// 224 a scan ends the acceptance of blocks that the redundant device above has not written yet
+    ScanForgetsUnverified = "224",
+    /// 225 a checksum device writes to a region before the region is marked
+    WrittenUnmarked = "225",
+    /// 226 a checksum device with redundancy above accepts an unverified block for a read that is no last resort
+    AcceptedAtOnce = "226",
+    /// 227 the progress of a device's first checksums is stored before the checksums
+    ProgressAhead = "227",
+    /// 228 a change of a checksum device is in place in its journal before the checksums are
+    PlacedWithoutSum = "228",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

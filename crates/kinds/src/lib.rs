@@ -29,6 +29,7 @@ macro_rules! for_each_kind {
     };
 }
 
+pub mod checksum;
 mod ephemeral;
 mod tables;
 #[cfg(test)]

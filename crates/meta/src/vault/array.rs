@@ -102,6 +102,25 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
+    /// Adds to the transaction that consecutive records, from record `first` on, are set to `records`.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `NotFound`.
+    pub fn set_many(&self, transaction: &mut Transaction, first: u64, records: &[T]) -> Result<()> {
+        let mut done = 0;
+        while done < records.len() {
+            let index = first + done as u64;
+            let within = index % Self::PER_PAGE;
+            let count = ((Self::PER_PAGE - within) as usize).min(records.len() - done);
+            self.offset(transaction, index + count as u64 - 1)?;
+            let from = self.offset(transaction, index)?;
+            let part = &records[done..done + count];
+            transaction.change(self.id.0, from, Verb::Write(part.as_bytes()));
+            done += count;
+        }
+        Ok(())
+    }
+
     /// Returns the offset in the object of the record with number `index`, after the changes of the transaction.
     fn offset(&self, transaction: &Transaction, index: u64) -> Result<u64> {
         Self::check(transaction.entry(self.id.0)?, index)?;

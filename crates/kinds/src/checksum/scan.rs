@@ -1,0 +1,153 @@
+//! The scan: it reads the regions marked at the opening, and the ranges in which copies below may differ.
+
+use block::control::copies::{Pending, Verified};
+use block::control::{Command, Nothing};
+use block::seeded::{self, Bug};
+use block::{Buf, ByteRange, Copies, ErrorKind, Mode as LockMode, Op, Result};
+
+use super::device::{Inner, Mode, Redundancy};
+use super::settle::Asker;
+use super::sums::{BLOCK_BYTES, Blocks, PIECE_BLOCKS, PIECE_BYTES, ZEROS, blocks_of};
+
+/// Bytes that the scan reads at once.
+pub const SCAN_BYTES: u64 = PIECE_BYTES;
+
+impl Inner {
+    /// Scans what an unclean stop has left. An error ends the scan; the regions stay marked then.
+    pub async fn scan(&self) {
+        let has_marks = match &self.mode {
+            Mode::Regions(regions) => regions.unverified().next().is_some(),
+            Mode::Journal(_) => false,
+        };
+        let scanned = self.scan_all().await;
+        if has_marks && scanned.is_ok() && !self.is_closing.get() {
+            // The regions are cleared after a flush. If it fails, so does the next one of a client.
+            let _ = self.flush().await;
+        }
+    }
+
+    async fn scan_all(&self) -> Result<()> {
+        if let Mode::Regions(regions) = &self.mode {
+            let mut from = 0;
+            while let Some(part) = regions.unverified().find(|part| part.end() > from) {
+                let start = part.start().max(from) / BLOCK_BYTES * BLOCK_BYTES;
+                let end = part.end().min(start + SCAN_BYTES);
+                let piece = ByteRange::between(start, end).expect("the part ends behind its start");
+                if self.is_closing.get() {
+                    return Ok(());
+                }
+                self.scan_piece(piece).await?;
+                from = piece.end();
+            }
+        }
+        self.scan_pending().await
+    }
+
+    /// Scans the ranges in which copies below may differ.
+    pub async fn scan_pending(&self) -> Result<()> {
+        let mut from = (self.redundancy == Redundancy::Below).then_some(0);
+        while let Some(rest) = from.and_then(|at| ByteRange::between(at, self.info.size)) {
+            let command = Command::new::<Pending>(Nothing {}).at(rest);
+            let pending = match self.data.control::<Pending>(command).await {
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+                pending => pending?,
+            };
+            for range in pending.iter() {
+                self.scan_range(range).await?;
+            }
+            from = pending.upto_bytes.filter(|upto| *upto > rest.start());
+        }
+        Ok(())
+    }
+
+    async fn scan_range(&self, range: ByteRange) -> Result<()> {
+        let mut at = range.start() / BLOCK_BYTES * BLOCK_BYTES;
+        let end = range.end().next_multiple_of(BLOCK_BYTES).min(self.info.size);
+        while let Some(piece) = ByteRange::between(at, end.min(at + SCAN_BYTES)) {
+            if self.is_closing.get() {
+                break;
+            }
+            self.scan_piece(piece).await?;
+            at = piece.end();
+        }
+        Ok(())
+    }
+
+    /// Reads all copies of a range, and settles the blocks that differ from their checksums.
+    async fn scan_piece(&self, range: ByteRange) -> Result<()> {
+        let room = self.env.pool().wait_for(range.len() as usize).await?;
+        let wrong = self.compare_copies(range, &room).await?;
+        let (first, count) = blocks_of(range);
+        let mut left = Vec::new();
+        for n in 0..count {
+            let block = first + n as u64;
+            if wrong >> n & 1 == 0 {
+                continue;
+            }
+            let from = n * BLOCK_BYTES as usize;
+            let part = room.slice(from..from + BLOCK_BYTES as usize);
+            // An error leaves a block unverified that could not be read, or that the device above must write.
+            let settled = self.settle(block, &part, Asker::Scan).await;
+            if settled.is_err() && self.is_unverified(block) {
+                left.push(block);
+            }
+        }
+        self.note_scanned(range, &left);
+        if self.redundancy == Redundancy::Below {
+            let command = Command::new::<Verified>(Nothing {}).at(range);
+            match self.data.control::<Verified>(command).await {
+                Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the scan has been through a range, except the blocks in `left`, which stay unverified.
+    fn note_scanned(&self, range: ByteRange, left: &[u64]) {
+        let Mode::Regions(regions) = &self.mode else { return };
+        if seeded::on(Bug::AcceptedAfterScan) {
+            return;
+        }
+        let left = if seeded::on(Bug::ScanForgetsUnverified) { &[] } else { left };
+        let mut at = range.start();
+        for block in left {
+            let start = block * BLOCK_BYTES;
+            if let Some(part) = ByteRange::between(at, start) {
+                regions.verified(part);
+            }
+            at = start + BLOCK_BYTES;
+        }
+        if let Some(part) = ByteRange::between(at, range.end()) {
+            regions.verified(part);
+        }
+        self.left.borrow_mut().extend(left);
+    }
+
+    /// Reads each copy of a range, and returns the blocks of which any copy differs from its checksum, or cannot be read. A
+    /// block with newer bytes in the journal is settled from there.
+    async fn compare_copies(&self, range: ByteRange, room: &Buf) -> Result<Blocks> {
+        let _shared = self.lock.lock(range, LockMode::Shared).await;
+        let (first, count) = blocks_of(range);
+        let mut sums = [ZEROS; PIECE_BLOCKS];
+        let sums = &mut sums[..count];
+        self.sums.get(first, sums).await?;
+        let copies = match self.redundancy {
+            Redundancy::Below => self.data.info().copies.clamp(1, block::COPIES_MAX),
+            Redundancy::None | Redundancy::Above => 1,
+        };
+        let mut wrong = 0;
+        for n in 0..copies as usize {
+            let avoid = if copies == 1 { Copies::NONE } else { Copies::all_but(n) };
+            let into = room.clone();
+            let done = self.data.call(Op::Read { range, into, avoid, last_resort: false }).await;
+            match done.into_buf() {
+                Ok(read) => wrong |= self.sums.compare(range, &read, sums),
+                // Some block of the range is unreadable; each is tried alone.
+                Err(_) => wrong = Blocks::MAX,
+            }
+        }
+        let all = if count == PIECE_BLOCKS { Blocks::MAX } else { (1 << count) - 1 };
+        Ok(wrong & all & self.summed(range))
+    }
+}

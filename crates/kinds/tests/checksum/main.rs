@@ -1,0 +1,11 @@
+//! Tests of the core of checksum devices.
+
+mod above;
+mod basics;
+mod copied;
+mod copies;
+mod costs;
+mod crashes;
+mod making;
+mod model;
+mod scene;
