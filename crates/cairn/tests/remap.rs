@@ -55,7 +55,9 @@ fn thin_volume_keeps_acknowledged_writes_after_kill() {
     assert!(place(&dir, "900MiB").is_some());
     assert!(place(&dir, "1MiB").is_none() && place(&dir, "500MiB").is_none());
     let said = dir.text(&["status"]);
-    assert!(said.contains("thin: 320 KiB of"), "{said}");
+    assert!(said.contains("thin: 320 KiB of") && !said.contains("thin: failed"), "{said}");
+    let said = dir.text(&["status", "--all"]);
+    assert!(said.contains("\n  thin: failed  0\n"), "{said}");
     let map = tool(&dir, "nbdinfo", &["--map", serve.uri()]);
     assert!(map.out.contains("hole,zero"), "{map:?}");
     assert_eq!(serve.stop().code, 0);
