@@ -1,6 +1,8 @@
 //! Facts about a kind that other code uses instead of the name of the kind, which is only for people.
 
-use crate::{Effect, Kind, Lowers, Maker, OptionSpec, Scope, ValueType};
+use crate::{
+    DeviceConfig, DevicePlan, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
+};
 
 /// Facts about a kind of device that its options and its maker do not contain.
 #[derive(Clone, Copy)]
@@ -44,6 +46,15 @@ pub struct Moving {
 }
 
 impl Kind {
+    /// Plans a device of the kind that issues requests to its lowers; `None` if devices of the kind do not.
+    pub fn plan_device(&self, given: &DeviceConfig) -> Option<Plan<DevicePlan>> {
+        match &self.maker {
+            Maker::Device { plan, .. } | Maker::Stateful { plan, .. } => Some(plan(given)),
+            Maker::Stored(stored) => Some(stored.plan(self, given)),
+            _ => None,
+        }
+    }
+
     /// Whether devices of the kind have objects on the disks beneath them, which [`block::control::state::Check`] checks.
     pub fn keeps_objects(&self) -> bool {
         self.capabilities.keeps_objects || matches!(self.maker, Maker::Stored(_))

@@ -563,13 +563,9 @@ impl Planner<'_> {
                 self.log_faults(draft, plan(given))?;
                 plain(over)
             }
-            (Maker::Device { plan, .. } | Maker::Stateful { plan, .. }, _) => {
-                let DevicePlan { info, needs } = self.log_faults(draft, plan(given))?;
-                Answer { needs, ..plain(info) }
-            }
-            (Maker::Stored(stored), _) => {
-                let DevicePlan { info, needs } =
-                    self.log_faults(draft, stored.plan(kind, given))?;
+            (Maker::Device { .. } | Maker::Stateful { .. } | Maker::Stored(_), _) => {
+                let planned = kind.plan_device(given).expect("a kind of these makers has a plan");
+                let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
                 Answer { needs, ..plain(info) }
             }
             (Maker::Disk { .. }, _) if self.probed.contains_key(&given.name) => {
