@@ -21,10 +21,10 @@ use super::sums::{BLOCK_BYTES, PIECE_BLOCKS, PIECE_BYTES, Sums, ZEROS, blocks_of
 /// Bytes of the buffers in which one task compares the copies of a block.
 const COMPARE_BYTES: u32 = 2 * BLOCK_BYTES as u32;
 
-/// Needs of a device, without its vault and its journal: for one request a request to the lower, and buffers to compare the
-/// copies of a block; permanently the same buffers for the scan.
+/// Needs of a device, without its vault and its journal: for one request a request to the lower beside one for a page of the
+/// vault, and buffers to compare the copies of a block; permanently the same buffers for the scan.
 pub const NEEDS: Needs = Needs {
-    children: 1,
+    children: 2,
     scratch_bytes: COMPARE_BYTES,
     standing_bytes: COMPARE_BYTES,
     ..Needs::LEAF

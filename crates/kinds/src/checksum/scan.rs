@@ -28,16 +28,11 @@ impl Inner {
 
     async fn scan_all(&self) -> Result<()> {
         if let Mode::Regions(regions) = &self.mode {
-            let mut from = 0;
-            while let Some(part) = regions.unverified().find(|part| part.end() > from) {
-                let start = part.start().max(from) / BLOCK_BYTES * BLOCK_BYTES;
-                let end = part.end().min(start + SCAN_BYTES);
-                let piece = ByteRange::between(start, end).expect("the part ends behind its start");
+            for part in regions.unverified() {
+                self.scan_range(part).await?;
                 if self.is_closing.get() {
                     return Ok(());
                 }
-                self.scan_piece(piece).await?;
-                from = piece.end();
             }
         }
         self.scan_pending().await

@@ -7,5 +7,6 @@ mod copies;
 mod costs;
 mod crashes;
 mod making;
+mod mirrors;
 mod model;
 mod scene;

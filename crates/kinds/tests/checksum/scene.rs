@@ -100,7 +100,18 @@ pub fn block_on<T>(world: &SimWorld, future: impl Future<Output = T>) -> T {
 
 /// Makes the vault of a device on `lower`.
 pub async fn format_vault(env: &Env, lower: &Lower, data: &Lower, has_zeros: bool) {
-    let shape = Shape { log_bytes: Some(64 << 10), objects: 8, bytes: None };
+    format_with_log(env, lower, data, has_zeros, 64 << 10).await;
+}
+
+/// Makes the vault of a device on `lower`, with a log of `log_bytes` bytes.
+pub async fn format_with_log(
+    env: &Env,
+    lower: &Lower,
+    data: &Lower,
+    has_zeros: bool,
+    log_bytes: u64,
+) {
+    let shape = Shape { log_bytes: Some(log_bytes), objects: 8, bytes: None };
     Vault::format(env, std::slice::from_ref(lower), shape).await.unwrap();
     let vault = open_vault(env, lower, data).await.unwrap();
     let mut transaction = vault.begin();
@@ -112,7 +123,7 @@ pub async fn format_vault(env: &Env, lower: &Lower, data: &Lower, has_zeros: boo
 }
 
 pub async fn open_vault(env: &Env, lower: &Lower, data: &Lower) -> Result<Vault> {
-    let options = Options { cache_bytes: 40 * 4096, ..Options::default() };
+    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     Vault::open_with_data(env, vec![Some(lower.clone())], data.clone(), &options).await
 }
 

@@ -53,6 +53,27 @@ fn vault_transaction_creates_and_fills_object_at_once() {
 }
 
 #[test]
+fn vault_array_sets_records_across_pages_in_one_transaction() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    block_on(&world, async {
+        let (vault, ..) = empty(&env).await;
+        let id = made(&vault, &Spec::array::<U64>("a", 0, 1100)).await;
+        let array = Array::<U64>::new(&vault, id);
+        let records: Vec<_> = (1..=700).map(U64::new).collect();
+        let mut transaction = vault.begin();
+        array.set_many(&mut transaction, 400, &records).unwrap();
+        let beyond = array.set_many(&mut vault.begin(), 401, &records);
+        assert_eq!(beyond.unwrap_err().kind(), ErrorKind::OutOfRange);
+        vault.commit(transaction).await.unwrap();
+        let mut found = vec![U64::ZERO; 1100];
+        array.get_many(0, &mut found).await.unwrap();
+        assert!(found[..400].iter().all(|record| *record == U64::ZERO));
+        assert_eq!(found[400..], records);
+    });
+}
+
+#[test]
 fn dropped_vault_transaction_releases_reserved_pages_and_role() {
     let world = SimWorld::new(1);
     let env = world.env();
