@@ -49,8 +49,8 @@ impl Node {
         Self { name, info, power, reserve, counters, closed, rewrites }
     }
 
-    /// Returns a number that the nodes have in common of which each flush is a flush of the same node: a table over one
-    /// lower, and a hook, pass a flush to the node below.
+    /// Returns a number that two nodes have in common if a flush of one is a flush of the other. A table over one lower, and
+    /// a hook, pass a flush to the node below.
     pub fn flush_id(self: &Rc<Self>) -> usize {
         match &self.power {
             Power::Table { lowers, .. } if lowers.len() == 1 => lowers[0].flush_id(),

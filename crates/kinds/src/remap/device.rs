@@ -10,7 +10,7 @@ use block::{
     Below, Buf, ByteRange, Device, EXTENTS_MAX, Env, Handover, Health, Info, Lower, Mutex, Op,
     RangeLock, Report, Request, Result, SpaceUse, State, TaskGroup, Throttle, push_extent,
 };
-use kind::home::{Home, Stored};
+use kind::home::{Home, Opened};
 use meta::alloc::{Allocator, Mapping, Policy};
 use meta::vault::Vault;
 
@@ -38,10 +38,10 @@ impl Map {
     ///
     /// # Errors
     /// Errors of reading the vault.
-    pub async fn open(stored: Stored, policy: Policy) -> Result<Self> {
-        let blocks = stored.allocator(0, policy)?;
+    pub async fn open(opened: Opened, policy: Policy) -> Result<Self> {
+        let blocks = opened.allocator(0, policy)?;
         let taken = Cell::new(blocks.taken().await?);
-        Ok(Self { vault: stored.vault, blocks, taken })
+        Ok(Self { vault: opened.vault, blocks, taken })
     }
 }
 

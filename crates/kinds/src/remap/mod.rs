@@ -218,7 +218,7 @@ fn make(args: MakerArgs<'_>, home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDe
             );
         }
         let policy = policy(&given);
-        let open = move |stored| Box::pin(Map::open(stored, policy)) as LocalFuture<Result<Map>>;
+        let open = move |opened| Box::pin(Map::open(opened, policy)) as LocalFuture<Result<Map>>;
         let home = home.open(open).await?;
         let info = info(&layout, data.info());
         let pack = given.switch(&PACK) && !info.read_only;

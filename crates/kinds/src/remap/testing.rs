@@ -12,6 +12,7 @@ fn valid() -> Vec<Vec<u8>> {
     let fixed =
         vec![("block".to_owned(), "64KiB".to_owned()), ("size".to_owned(), "1GiB".to_owned())];
     let made = Record {
+        kind: "remap".to_owned(),
         vault: Some(meta::Uuid([3; 16])),
         lower_bytes: 1 << 30,
         place: Place::Before,

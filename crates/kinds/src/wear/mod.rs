@@ -64,17 +64,17 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 fn make(args: MakerArgs<'_>, home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let lower = args.lowers[0].clone();
     Box::pin(async move {
-        let home = home.open(|stored| Box::pin(Counts::read(stored))).await?;
+        let home = home.open(|opened| Box::pin(Counts::read(opened))).await?;
         Ok(home.device(Wear { lower, home: home.clone() }) as Rc<dyn AnyDevice>)
     })
 }
 
 impl Counts {
-    async fn read(home: home::Stored) -> Result<Self> {
-        let stored = home.array::<U64>(0)?;
+    async fn read(opened: home::Opened) -> Result<Self> {
+        let stored = opened.array::<U64>(0)?;
         let mut now = vec![U64::ZERO; stored.records()? as usize];
         stored.get_many(0, &mut now).await?;
-        Ok(Self { vault: home.vault, stored, now: RefCell::new(now) })
+        Ok(Self { vault: opened.vault, stored, now: RefCell::new(now) })
     }
 
     /// Counts a write. The counts are durable after the next flush, as the write is. Counts of one MiB may reach the
@@ -117,7 +117,7 @@ impl Device for Wear {
     fn report(&self) -> Report {
         let counts = self.home.now_for_reading().map(|counts| counts.now.borrow().clone());
         let written = (0..).zip(counts.unwrap_or_default()).filter(|(_, count)| count.get() > 0);
-        let row = |(mib, count): (u64, U64)| (format!("{mib}MiB"), format!("{count} writes"));
+        let row = |(mib, count): (u64, U64)| (format!("writes to MiB {mib}"), count.to_string());
         Report { rows: written.map(row).collect(), ..Report::default() }
     }
 }

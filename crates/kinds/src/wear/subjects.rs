@@ -28,10 +28,9 @@ pub fn subjects() -> Vec<Subject> {
 /// requests that were sent.
 pub fn judge(report: &Report, log: &WriteLog) -> Result<(), String> {
     let count = |mib: u64| {
-        let name = format!("{mib}MiB");
+        let name = format!("writes to MiB {mib}");
         let row = report.rows.iter().find(|(named, _)| *named == name);
-        let count = row.and_then(|(_, value)| value.strip_suffix(" writes"));
-        count.map_or(Ok(0), |count| count.parse().map_err(|_| format!("{row:?} is no count")))
+        row.map_or(Ok(0), |(_, count)| count.parse().map_err(|_| format!("{row:?} is no count")))
     };
     for mib in 0..LOWER_BYTES.div_ceil(1 << 20) {
         let (counted, sent) = (count(mib)?, log.requests(Reached::Sent));

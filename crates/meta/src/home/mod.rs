@@ -29,7 +29,7 @@ pub use labels::Labels;
 pub use objects::{OBJECTS_MAX, Objects};
 pub use opening::{Access, Opening, Store};
 pub use room::Room;
-pub use store::Stored;
+pub use store::Opened;
 
 use crate::vault::Vault;
 use store::VaultStore;
@@ -66,7 +66,7 @@ impl HomeParts {
     /// Those of the vault, of writing to labels, and of `build`.
     pub async fn open<T: 'static>(
         self,
-        build: impl Fn(Stored) -> LocalFuture<Result<T>> + 'static,
+        build: impl Fn(Opened) -> LocalFuture<Result<T>> + 'static,
     ) -> Result<Home<T>> {
         let Self { env, kind, room, store, data } = self;
         let Room { labels, objects, found, record, read_only, .. } = room;

@@ -20,7 +20,7 @@ pub const FIXED_MAX: usize = 8;
 /// Most bytes of the own state of a kind.
 pub const OWN_BYTES_MAX: usize = 512;
 
-/// Most bytes of the name and of the value of a fixed option.
+/// Most bytes of the name of a kind, and of the name and the value of a fixed option.
 const TEXT_BYTES_MAX: usize = 64;
 
 /// Greatest address at which a range may end.
@@ -42,6 +42,8 @@ pub enum Place {
 /// The state in labels of a device with objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
+    /// Name of the kind, which owns the objects.
+    pub kind: String,
     /// UUID of the vault; `None` while it is being made, when the device has no data yet.
     pub vault: Option<Uuid>,
     /// Bytes of the lower with the data, when the room was last computed.
@@ -72,7 +74,10 @@ struct Head {
 const _: () = assert!(size_of::<Head>() == 40);
 
 const _: () = assert!(
-    size_of::<Head>() + 16 * RANGES_MAX + FIXED_MAX * 2 * (TEXT_BYTES_MAX + 1) + OWN_BYTES_MAX
+    size_of::<Head>()
+        + 16 * RANGES_MAX
+        + (2 * FIXED_MAX + 1) * (TEXT_BYTES_MAX + 1)
+        + OWN_BYTES_MAX
         <= block::STATE_BYTES_MAX
 );
 
@@ -97,8 +102,9 @@ impl Record {
             bytes.extend(range.start().to_le_bytes());
             bytes.extend(range.len().to_le_bytes());
         }
-        for text in self.fixed.iter().flat_map(|(name, value)| [name, value]) {
-            assert!(text.len() <= TEXT_BYTES_MAX, "{text:?} is no fixed option");
+        let fixed = self.fixed.iter().flat_map(|(name, value)| [name, value]);
+        for text in [&self.kind].into_iter().chain(fixed) {
+            assert!(text.len() <= TEXT_BYTES_MAX, "{text:?} is too long for the state");
             bytes.push(text.len() as u8);
             bytes.extend(text.as_bytes());
         }
@@ -132,6 +138,7 @@ impl Record {
         let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
         let end = if place == Place::Apart { END_MAX } else { lower_bytes };
         check_ranges(&ranges, end.min(END_MAX))?;
+        let kind = rest.text()?;
         let fixed = (0..checked(head.fixed, 0, FIXED_MAX, "fixed options")?)
             .map(|_| Ok((rest.text()?, rest.text()?)));
         let fixed = fixed.collect::<Result<Vec<(String, String)>, String>>()?;
@@ -143,7 +150,7 @@ impl Record {
             return Err(format!("{} bytes of own state; {} are stated", own.len(), head.own));
         }
         let vault = (!is_unfinished).then_some(Uuid(head.vault));
-        Ok(Self { vault, lower_bytes, place, ranges, fixed, own })
+        Ok(Self { kind, vault, lower_bytes, place, ranges, fixed, own })
     }
 
     /// Returns the number of bytes of the room.
@@ -223,7 +230,7 @@ impl<'b> Rest<'b> {
             return Err(format!("a text of {len} bytes; {TEXT_BYTES_MAX} are possible"));
         }
         let text = std::str::from_utf8(self.take(len)?);
-        text.map(str::to_owned).map_err(|_| "a fixed option is not in UTF-8".to_owned())
+        text.map(str::to_owned).map_err(|_| "a text is not in UTF-8".to_owned())
     }
 }
 
@@ -233,6 +240,7 @@ mod tests {
 
     fn sample() -> Record {
         Record {
+            kind: "remap".to_owned(),
             vault: Some(Uuid([0x11; 16])),
             lower_bytes: 0x30_0000,
             place: Place::Before,
@@ -247,7 +255,7 @@ mod tests {
 
     #[test]
     fn state_with_objects_encodes_to_golden_bytes() {
-        let mut golden = vec![0; 84];
+        let mut golden = vec![0; 90];
         golden[8..24].fill(0x11);
         for (at, byte) in [(0, 2), (26, 0x30), (32, 1), (34, 2), (36, 1), (38, 1)] {
             golden[at] = byte;
@@ -255,7 +263,7 @@ mod tests {
         for (at, byte) in [(49, 0x20), (58, 0x20), (65, 0x10)] {
             golden[at] = byte;
         }
-        golden[72..].copy_from_slice(b"\x05block\x044KiB\x07");
+        golden[72..].copy_from_slice(b"\x05remap\x05block\x044KiB\x07");
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
         let unfinished = Record { vault: None, ..sample() };

@@ -57,11 +57,12 @@ impl Room {
         let found = found(kind, &labels, keeps_data && place == Place::Apart)?;
         let record = match &found {
             Some(record) => {
+                check_kind(kind, record)?;
                 check_fixed(kind, record, &objects)?;
                 check_place(kind, record.place, place)?;
                 grown(record, &objects, lower_bytes)?
             }
-            None => made(&objects, place, lower_bytes),
+            None => made(kind, &objects, place, lower_bytes),
         };
         let port = usize::from(place == Place::Apart);
         let needed = record.ranges.iter().map(|range| range.end()).max().unwrap_or(0);
@@ -83,12 +84,12 @@ fn found(kind: &str, labels: &Labels, is_data_kept: bool) -> Result<Option<Recor
 }
 
 /// Returns the state of a new device.
-fn made(objects: &Objects, place: Place, lower_bytes: u64) -> Record {
+fn made(kind: &str, objects: &Objects, place: Place, lower_bytes: u64) -> Record {
     let bytes = objects.room_bytes(lower_bytes);
     let start = if place == Place::Behind { end_of_pages(lower_bytes, bytes) } else { 0 };
     let ranges = ByteRange::new(start, bytes).into_iter().collect();
-    let fixed = objects.fixed.clone();
-    Record { vault: None, lower_bytes, place, ranges, fixed, own: Vec::new() }
+    let (kind, fixed) = (kind.to_owned(), objects.fixed.clone());
+    Record { kind, vault: None, lower_bytes, place, ranges, fixed, own: Vec::new() }
 }
 
 /// Returns the start of the last `bytes` bytes of a lower that begin at a page.
@@ -145,6 +146,15 @@ fn grown(record: &Record, objects: &Objects, lower_bytes: u64) -> Result<Record>
         return Err(Error::new(ErrorKind::Limit, words));
     }
     Ok(record)
+}
+
+/// Checks that the state is that of a device of the kind `kind`: another device may have had the name before.
+fn check_kind(kind: &str, made: &Record) -> Result<()> {
+    if made.kind == kind {
+        return Ok(());
+    }
+    let words = format!("the disks have a {} of this name, not a {kind}", made.kind);
+    Err(Error::new(ErrorKind::Invalid, words).next(format!("set kind = \"{}\"", made.kind)))
 }
 
 /// Checks that the spec has the values with which the device was made.
@@ -224,7 +234,7 @@ mod tests {
                 Place::Behind => objects(bytes).behind(),
                 _ => objects(bytes),
             };
-            let mut record = made(&declared(4 * MIB), place, 4 * MIB);
+            let mut record = made("wear", &declared(4 * MIB), place, 4 * MIB);
             let mut before = data_table(&record, 4 * MIB).unwrap();
             for bytes in [8 * MIB, 9 * MIB, 100 * MIB, 1 << 40] {
                 let next = grown(&record, &declared(bytes), bytes).unwrap();
@@ -247,7 +257,7 @@ mod tests {
 
     #[test]
     fn room_refuses_shrunk_lower_and_growth_without_space() {
-        let record = made(&objects(8 * MIB), Place::Before, 8 * MIB);
+        let record = made("wear", &objects(8 * MIB), Place::Before, 8 * MIB);
         let error = grown(&record, &objects(4 * MIB), 4 * MIB).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         let large = objects(8 * MIB + 4096).aligned(MIB);
@@ -257,7 +267,7 @@ mod tests {
 
     #[test]
     fn device_grows_at_most_as_often_as_its_state_has_ranges() {
-        let mut record = made(&objects(MIB), Place::Before, MIB);
+        let mut record = made("wear", &objects(MIB), Place::Before, MIB);
         let mut failed = None;
         for step in 2.. {
             match grown(&record, &objects(step * MIB), step * MIB) {

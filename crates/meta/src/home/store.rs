@@ -22,17 +22,17 @@ pub struct VaultStore<T> {
     /// Handle to the data of the device, which transactions may name.
     pub data: Lower,
     pub read_only: bool,
-    pub build: Box<dyn Fn(Stored) -> LocalFuture<Result<T>>>,
+    pub build: Box<dyn Fn(Opened) -> LocalFuture<Result<T>>>,
 }
 
 /// An open vault with the objects of a kind, by the numbers of their declarations.
-pub struct Stored {
+pub struct Opened {
     /// The vault.
     pub vault: Vault,
     kind: &'static str,
 }
 
-impl Stored {
+impl Opened {
     fn id(&self, role: u32) -> Result<ObjectId> {
         self.vault
             .find(self.kind, role)
@@ -57,7 +57,7 @@ impl Stored {
         Ok(Cell::new(&self.vault, self.id(role)?))
     }
 
-    /// Returns the allocator whose map is the array with this number, and whose bitmap is the object behind it.
+    /// Returns the allocator with the array of this number as its map, and with the object behind it as its bitmap.
     pub fn allocator(&self, role: u32, policy: Policy) -> Result<Allocator> {
         Allocator::open(&self.vault, self.kind, role, policy)
     }
@@ -132,8 +132,8 @@ impl<T: 'static> Store for VaultStore<T> {
         if access == Access::Full && !self.read_only {
             self.grow(&opened).await?;
         }
-        let stored = Stored { vault: opened.clone(), kind: self.kind };
-        Ok((opened, (self.build)(stored).await?))
+        let vault = opened.clone();
+        Ok((vault, (self.build)(Opened { vault: opened, kind: self.kind }).await?))
     }
 
     async fn close(&self, (vault, _): &Self::Open) {
