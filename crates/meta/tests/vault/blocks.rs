@@ -65,7 +65,7 @@ pub struct Exchange {
 }
 
 impl Blocks {
-    /// Returns the blocks of a client whose map has these records.
+    /// Returns the blocks of a client with these records in its map.
     pub fn new(env: &Env, data: &Lower, client: u64, map: &[Record]) -> Self {
         let used: Vec<u64> =
             map.iter().filter(|record| **record != 0).map(|it| place_of(*it)).collect();

@@ -438,7 +438,7 @@ pub fn play_posts(apart: bool) -> Played {
     Played { before, events: trace.take() }
 }
 
-/// Returns what the map may show: the first steps up to one of `least` to `most`.
+/// Returns the possible states of the map: the first steps up to one of `least` to `most`.
 pub fn first_posts(least: u64, most: u64) -> Vec<Vec<Option<u64>>> {
     let after = |steps: u64| {
         (0..BLOCKS).map(|block| (1..=steps).rev().find(|n| n % BLOCKS == block)).collect()

@@ -477,17 +477,19 @@ impl Run {
     async fn check(&self, vault: &Vault, what: &str) {
         for (number, client) in self.clients.iter().enumerate() {
             let shown = shown(vault, number as u64).await.unwrap();
-            let mut client = client.borrow_mut();
-            assert!(
-                client.states.contains(&shown),
-                "{what}: client {number} has none of its {} possible states",
-                client.states.len()
-            );
-            if let (Some((_, map)), Some(data)) = (&shown.map, &*self.data.borrow()) {
-                let env = self.world.env();
-                blocks::check(data, &env, number as u64, map, &client.changed).await;
-            }
-            (client.states, client.posted) = (vec![shown], 0);
+            let changed = {
+                let mut client = client.borrow_mut();
+                assert!(
+                    client.states.contains(&shown),
+                    "{what}: client {number} has none of its {} possible states",
+                    client.states.len()
+                );
+                (client.states, client.posted) = (vec![shown.clone()], 0);
+                client.changed.clone()
+            };
+            let (Some((_, map)), data) = (&shown.map, self.data.borrow().clone()) else { continue };
+            let (env, data) = (self.world.env(), data.expect("the vault is open"));
+            blocks::check(&data, &env, number as u64, map, &changed).await;
         }
     }
 

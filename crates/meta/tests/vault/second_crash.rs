@@ -22,7 +22,7 @@ type State = Vec<Option<u64>>;
 /// A crash: the bytes of the disks, and the numbers of the last durable and the last begun step.
 type Crash = (Vec<Vec<u8>>, u64, u64);
 
-/// Returns what the crashes of a recording may leave on its disks, each once.
+/// Returns the crashes of a recording, each once.
 fn crashes(played: &Played) -> Vec<Crash> {
     let mut all = BTreeSet::new();
     moments(played, |_, disks, durable, begun| {
@@ -31,7 +31,7 @@ fn crashes(played: &Played) -> Vec<Crash> {
     all.into_iter().collect()
 }
 
-/// Returns what a kill or a power cut at one moment may leave on the disks.
+/// Returns the bytes of the disks after a kill, or after each power cut, at one moment.
 fn states(disks: &[Moment]) -> Vec<Vec<Vec<u8>>> {
     let few = |moment: &Moment| some_cuts(moment).into_iter().take(FEW).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -50,7 +50,7 @@ fn states(disks: &[Moment]) -> Vec<Vec<Vec<u8>>> {
     all
 }
 
-/// Returns some of what a power cut at one moment may leave on the disks. With two disks, the choice depends on `number`.
+/// Returns the bytes of the disks after some power cuts at one moment. With two disks, the choice depends on `number`.
 fn some_states(disks: &[Moment], number: usize) -> Vec<Vec<Vec<u8>>> {
     match disks {
         [one] => some_cuts(one).into_iter().map(|image| vec![image]).collect(),
