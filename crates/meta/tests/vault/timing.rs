@@ -16,7 +16,7 @@ use crate::scene::block_on;
 /// Fails the data of a transaction, and begins a checkpoint at a random moment beside the one that drops its record. Then
 /// kills the process.
 #[test]
-fn vault_never_shows_transaction_with_failed_data_whatever_checkpoint_follows() {
+fn vault_never_shows_transaction_with_failed_data_beside_any_checkpoint() {
     for seed in 0..200 {
         let run = Run::new(seed);
         let env = run.world.env();
@@ -130,7 +130,7 @@ fn vault_read_of_deleted_object_leaves_next_object_intact() {
                 for _ in 0..4 {
                     vault.unload(id).await.unwrap();
                     let (reader, other, key) = (vault.clone(), env.clone(), run.random.next());
-                    env.spawn("reads what goes", async move {
+                    env.spawn("a reader", async move {
                         let cell = Cell::<Bytes>::new(&reader, id);
                         while let Ok(Bytes(bytes)) = cell.get().await {
                             assert!(bytes.is_empty() || bytes == vec![round; 7000]);
