@@ -267,6 +267,8 @@ bugs! {
     RecordOvertakes = "177",
     /// 178 a vault gives the number of a dropped record to another one
     NumberIssuedTwice = "178",
+    /// 179 an opening of a vault answers before its checkpoint
+    OpenedBeforeCheckpoint = "179",
     /// 180 a journal writes a change in place before the flush of its record
     InPlaceBeforeFlush = "180",
     /// 181 a journal reuses the space of records before the tail behind them is durable
@@ -353,6 +355,8 @@ bugs! {
     ProgressAhead = "227",
     /// 228 a change of a checksum device is in place in its journal before the checksums are
     PlacedWithoutSum = "228",
+    /// 210 a checkpoint moves the tail of a vault's log back to records that were dropped
+    TailMovedBack = "210",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -30,10 +30,10 @@ const GARBAGE: u8 = 0xda;
 
 /// Number of states of one disk that are combined with each state of the other disk: no unflushed write kept, all kept,
 /// every second write kept.
-const FEW: usize = 3;
+pub const FEW: usize = 3;
 
 /// The vault's disk and a second disk for the data, or one disk with the data behind the vault.
-struct Disks(Vec<Rc<Disk>>);
+pub struct Disks(Vec<Rc<Disk>>);
 
 impl Disks {
     fn blank(apart: bool, trace: &Trace) -> Self {
@@ -44,7 +44,7 @@ impl Disks {
         Self::of(images, trace)
     }
 
-    fn of(images: Vec<Vec<u8>>, trace: &Trace) -> Self {
+    pub fn of(images: Vec<Vec<u8>>, trace: &Trace) -> Self {
         let disk = |(n, bytes)| Disk::new(n, bytes, trace);
         Self(images.into_iter().enumerate().map(disk).collect())
     }
@@ -80,7 +80,7 @@ impl Disks {
         self.open(env, &SMALL).await.unwrap()
     }
 
-    async fn open(&self, env: &Env, options: &Options) -> block::Result<Vault> {
+    pub async fn open(&self, env: &Env, options: &Options) -> block::Result<Vault> {
         let vault = vec![Some(self.0[0].lower())];
         Vault::open_with_data(env, vault, self.data(), options).await
     }
@@ -94,6 +94,20 @@ impl Disks {
         let buf = env.buf(PLACE).unwrap();
         buf.write().fill(byte);
         self.data().start(Op::write(self.range(place), buf))
+    }
+
+    /// Checks the data of the steps in `shown`. Those of [`CHANGED_STEP`] may be changed in place if `may_change`.
+    pub fn check_data(&self, shown: &[Option<u64>], may_change: bool, what: &str) {
+        for step in shown.iter().flatten() {
+            let bytes = self.bytes(*step);
+            let (old, may_change) = (*step as u8, may_change && *step == CHANGED_STEP);
+            let changed = |byte: &u8| may_change && [old | CHANGED, GARBAGE].contains(byte);
+            assert!(
+                bytes.iter().all(|byte| *byte == old || changed(byte)),
+                "{what}: step {step} holds {:x}",
+                bytes[0]
+            );
+        }
     }
 
     fn bytes(&self, place: u64) -> Vec<u8> {
@@ -113,7 +127,7 @@ async fn put(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
 }
 
 /// Posts step `step`, and writes its data block at the same time.
-async fn post(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
+pub async fn post(env: &Env, disks: &Disks, vault: &Vault, step: u64) {
     try_post(env, disks, vault, step).await.unwrap();
 }
 
@@ -286,7 +300,7 @@ fn destroyed(step: u64, durable: u64, is_proven: bool) -> Vec<Option<u64>> {
 }
 
 /// Returns the step that each block of the map shows.
-async fn steps_of(vault: &Vault) -> Vec<Option<u64>> {
+pub async fn steps_of(vault: &Vault) -> Vec<Option<u64>> {
     let mut all = Vec::new();
     for block in 0..BLOCKS {
         all.push(map(vault).get(block).await.unwrap().get().checked_sub(1));
@@ -394,13 +408,13 @@ fn vault_with_unflushed_data_opens_for_writing_only_with_data_disk() {
 }
 
 /// Number of steps of [`play_posts`].
-const POSTS: u64 = 5;
+pub const POSTS: u64 = 5;
 
 /// Step of [`play_posts`] with data that change in place.
 const CHANGED_STEP: u64 = 4;
 
 /// Posts the steps. The third and the last are made durable. Data of the last but one change in place before the end.
-fn play_posts(apart: bool) -> Played {
+pub fn play_posts(apart: bool) -> Played {
     let (world, trace) = (SimWorld::new(1), Trace::default());
     let env = world.env();
     let disks = Disks::blank(apart, &trace);
@@ -424,27 +438,22 @@ fn play_posts(apart: bool) -> Played {
     Played { before, events: trace.take() }
 }
 
+/// Returns the possible states of the map: the first steps up to one of `least` to `most`.
+pub fn first_posts(least: u64, most: u64) -> Vec<Vec<Option<u64>>> {
+    let after = |steps: u64| {
+        (0..BLOCKS).map(|block| (1..=steps).rev().find(|n| n % BLOCKS == block)).collect()
+    };
+    (least..=most).map(after).collect()
+}
+
 /// Checks that the map shows the first steps up to one of `least` to `most`, with the data of these steps.
 async fn look_at_posts(disks: &Disks, vault: &Vault, least: u64, most: u64, what: &str) {
     let shown = steps_of(vault).await;
-    let after = |steps: u64| -> Vec<_> {
-        (0..BLOCKS).map(|block| (1..=steps).rev().find(|n| n % BLOCKS == block)).collect()
-    };
     assert!(
-        (least..=most).any(|steps| shown == after(steps)),
+        first_posts(least, most).contains(&shown),
         "{what}: the map shows {shown:?}; {least} of {most} steps were durable"
     );
-    for step in shown.into_iter().flatten() {
-        let bytes = disks.bytes(step);
-        let old = |byte: &u8| *byte == step as u8;
-        let may_change = step == CHANGED_STEP && most == POSTS;
-        let changed = |byte: &u8| may_change && [step as u8 | CHANGED, GARBAGE].contains(byte);
-        assert!(
-            bytes.iter().all(|byte| old(byte) || changed(byte)),
-            "{what}: step {step} holds {:x}",
-            bytes[0]
-        );
-    }
+    disks.check_data(&shown, most == POSTS, what);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of vaults: their objects must survive power cuts, damage and lost copies.
 
 mod alloc;
+mod blocks;
 mod copies;
 mod crashes;
 mod damage;
@@ -14,3 +15,5 @@ mod regions;
 mod regions_model;
 mod room;
 mod scene;
+mod second_crash;
+mod timing;
