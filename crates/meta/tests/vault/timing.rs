@@ -13,7 +13,7 @@ use crate::blocks::{Blocks, SLOTS};
 use crate::model::Run;
 use crate::scene::block_on;
 
-/// Fails the data of a transaction, and begins a checkpoint at a random moment beside the one that drops its record. Then
+/// Fails the data of a transaction, and begins a second checkpoint at a random moment while the first drops the record. Then
 /// kills the process.
 #[test]
 fn vault_never_shows_transaction_with_failed_data_beside_any_checkpoint() {
