@@ -116,3 +116,40 @@ fn wear_is_inserted_under_volume_in_use_and_taken_out_again() {
     assert!(ran.code != 0 && ran.err.contains("would"), "{ran:?}");
     assert_eq!(serve.stop().code, 0);
 }
+
+/// Each case of `docs/failures.md`, "A device with objects": its exit code and words, and no byte of the disks changes.
+#[test]
+fn start_refuses_disks_that_do_not_fit_device_with_objects() {
+    let dir = Dir::new();
+    let wear = "w = { kind = \"wear\", on = \"a\" }";
+    dir.write("g.toml", &spec(&[("a", "16MiB")], wear, "w"));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 0 4k", "flush"]);
+    assert_eq!(serve.stop().code, 0);
+    let used = std::fs::read(dir.path("a.img")).unwrap();
+    let plain = spec(&[("c", "16MiB")], "", "c");
+    dir.write("plain.toml", &plain);
+    let serve = dir.serve(&["plain.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x22 0 4k", "flush"]);
+    assert_eq!(serve.stop().code, 0);
+
+    let refused = |disks: &[(&str, &str)], devices: &str, code: i32, words: &str| {
+        dir.write("bad.toml", &spec(disks, devices, "w"));
+        let ran = dir.cairn(&["serve", "bad.toml"]);
+        assert!(ran.code == code && ran.err.contains(words), "{devices}: {ran:?}");
+    };
+    let remap = "w = { kind = \"remap\", on = \"a\", size = \"1GiB\" }";
+    refused(&[("a", "16MiB")], remap, 2, "have a wear of this name, not a remap");
+    let apart = "w = { kind = \"wear\", on = [\"a\", \"b\"], meta = \"b\" }";
+    refused(&[("a", "16MiB"), ("b", "8MiB")], apart, 2, "with its metadata before the data");
+    let foreign = "w = { kind = \"wear\", on = \"c\" }";
+    refused(&[("c", "16MiB")], foreign, 4, "but are not new");
+    let first = "w = { kind = \"wear\", on = [\"b\", \"a\"], meta = \"b\" }";
+    refused(&[("a", "16MiB"), ("b", "8MiB")], first, 3, "is the first device in \"on\"");
+    let small = "w = { kind = \"remap\", on = \"d\", size = \"1GiB\", block = \"4KiB\" }";
+    refused(&[("d", "3MiB")], small, 3, "use a larger disk");
+    assert!(std::fs::read(dir.path("a.img")).unwrap() == used, "a refused start changed the disk");
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["read -P 0x11 0 4k"]);
+    assert_eq!((count(&dir, 0), serve.stop().code), ("1".to_owned(), 0));
+}

@@ -388,8 +388,8 @@ impl Graph {
         Ok((vec![node], Body::Device(device), self.engine.info(node)))
     }
 
-    /// Makes the nodes for the parts of the lowers of a device with objects: its data, and the room of its objects.
-    fn parts_of(&self, plan: &PlannedNode, room: &Room) -> Result<[NodeId; 2]> {
+    /// Makes the nodes for the parts of the lowers of a device with objects: its data, its vault, its journal.
+    fn parts_of(&self, plan: &PlannedNode, room: &Room) -> Result<Vec<NodeId>> {
         let [below, store] = [0, room.port].map(|port| &self.nodes[plan.lowers[port]]);
         let part = |below: &Member, own: &Table, info: Info| {
             let fusion = Fusion::over(own.clone(), &[(below.node, below.fusion())])?;
@@ -397,9 +397,14 @@ impl Graph {
         };
         let facts = self.engine.info(store.node);
         let info = data_info(&self.engine.info(below.node), &facts, room.data.size());
-        let data = part(below, &room.data, info)?;
-        let store = part(store, &room.store, Info { size: room.store.size(), ..facts });
-        Ok([data, store.inspect_err(|_| self.engine.forget(data))?])
+        let mut parts = vec![part(below, &room.data, info)?];
+        for own in [Some(&room.store), room.journal.as_ref()].into_iter().flatten() {
+            let made = part(store, own, Info { size: own.size(), ..facts.clone() });
+            let forget = |_: &Error| parts.iter().for_each(|node| self.engine.forget(*node));
+            let made = made.inspect_err(forget)?;
+            parts.push(made);
+        }
+        Ok(parts)
     }
 
     /// Makes the node of a labelled disk: a table over the raw disk that leaves out the label areas at both ends.

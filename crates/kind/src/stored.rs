@@ -112,24 +112,26 @@ impl Stored {
         Room::find(kind.name, objects, lowers, state, keeps_data)
     }
 
-    /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are its data, and the bytes of the
-    /// room.
+    /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are its data, its vault, and its journal if
+    /// the room has one.
     ///
     /// # Errors
     /// Errors of the kind, of the vault, and of writing to labels.
     ///
     /// # Panics
-    /// If `args` does not have two lowers.
+    /// If `args` has other lowers.
     pub fn make(
         &self,
         kind: &Kind,
         args: MakerArgs<'_>,
         room: Room,
     ) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-        let [data, store] = &args.lowers[..] else { panic!("a device with objects has two parts") };
-        let (data, store) = (data.clone(), store.clone());
-        let home =
-            HomeParts { env: args.env.clone(), kind: kind.name, room, store, data: data.clone() };
+        let mut parts = args.lowers.into_iter();
+        let mut part = || parts.next().expect("a device with objects has data and a vault");
+        let (env, data, store) = (args.env.clone(), part(), part());
+        let journal = parts.next();
+        assert_eq!(journal.is_some(), room.journal.is_some(), "the journal has a lower");
+        let home = HomeParts { env, kind: kind.name, room, store, journal, data: data.clone() };
         let config = over_data(args.config, data.info().clone());
         (self.make)(MakerArgs { config: &config, lowers: vec![data], ..args }, home)
     }

@@ -313,8 +313,11 @@ impl Assembly {
                 };
                 let data = Rc::new(room.data.clone());
                 let info = data_info(&facts[0], &facts[room.port], data.size());
-                let whole = Info { size: room.store.size(), ..facts[room.port].clone() };
-                let parts = [part(0, &data, info)?, part(room.port, &room.store, whole)?];
+                let mut parts = vec![part(0, &data, info)?];
+                for own in [Some(&room.store), room.journal.as_ref()].into_iter().flatten() {
+                    let whole = Info { size: own.size(), ..facts[room.port].clone() };
+                    parts.push(part(room.port, own, whole)?);
+                }
                 let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
                 let making = MakerArgs { lowers, ..MakerArgs::new(given, &self.env) };
                 let device = self.finished(stored.make(kind, making, room))??;

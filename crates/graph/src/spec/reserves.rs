@@ -22,13 +22,15 @@ struct NodeReserve {
 /// The reserves of the nodes of a plan, with the indices of [`Planned::nodes`](super::Planned::nodes).
 pub(super) struct Reserves {
     nodes: Vec<NodeReserve>,
+    /// The sizes of the nodes in bytes.
+    sizes: Vec<u64>,
     pool_bytes: usize,
 }
 
 impl Reserves {
     /// Returns an empty list. `pool_bytes` is the size of the pool from which requests take their buffers.
     pub fn new(pool_bytes: usize) -> Self {
-        Self { nodes: Vec::new(), pool_bytes }
+        Self { nodes: Vec::new(), sizes: Vec::new(), pool_bytes }
     }
 
     /// Reports an error at the node that holds the most bytes of the buffer pool permanently, if all nodes together hold
@@ -62,6 +64,7 @@ impl Reserves {
             Ok(found)
         });
         let reserve = checked.as_ref().map(|found| found.reserve).map_err(Clone::clone);
+        self.sizes.push(node.info.size);
         self.nodes.push(checked.unwrap_or_else(|_| NodeReserve::of_device(leaf(node))));
         reserve
     }
@@ -79,8 +82,21 @@ impl Reserves {
                     lowers.map(|lower| (*lower, self.nodes[*lower].fusion.as_ref())).collect();
                 self.of_table(Fusion::over(table.clone(), &lowers)?, block)
             }
+            (Maker::Stored(_), None) => {
+                let parts = node.lowers.iter().map(|lower| self.of_part(*lower, block));
+                let parts = parts.collect::<Result<Vec<_>>>()?;
+                NodeReserve::of_device(Reserve::of_device(node.needs, block, &parts))
+            }
             (_, None) => NodeReserve::of_device(Reserve::of_device(node.needs, block, &below)),
         })
+    }
+
+    /// Returns the reserve of a part of a lower, such as the data of a device with objects. The part of a device that has
+    /// grown may have several ranges and need more. The build of the graph checks that.
+    fn of_part(&self, lower: usize, block: u32) -> Result<Reserve> {
+        let whole = Table::linear(Port(0), u64::MAX, 0, self.sizes[lower])?;
+        let fusion = Fusion::over(whole, &[(lower, self.nodes[lower].fusion.as_ref())])?;
+        Ok(self.of_table(fusion, block).reserve)
     }
 
     fn of_disk(&self, node: &PlannedNode) -> Result<NodeReserve> {

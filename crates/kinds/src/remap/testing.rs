@@ -16,6 +16,7 @@ fn valid() -> Vec<Vec<u8>> {
         vault: Some(meta::Uuid([3; 16])),
         lower_bytes: 1 << 30,
         place: Place::Before,
+        journal_bytes: 0,
         ranges,
         fixed,
         own: vec![1],

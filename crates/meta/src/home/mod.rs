@@ -51,8 +51,10 @@ pub struct HomeParts {
     pub kind: &'static str,
     /// The room, whose tables the handles below have.
     pub room: Room,
-    /// Handle to the bytes of the room.
+    /// Handle to the bytes of the vault.
     pub store: Lower,
+    /// Handle to the bytes of the journal, if the kind has one.
+    pub journal: Option<Lower>,
     /// Handle to the data of the device.
     pub data: Lower,
 }
@@ -68,10 +70,12 @@ impl HomeParts {
         self,
         build: impl Fn(Opened) -> LocalFuture<Result<T>> + 'static,
     ) -> Result<Home<T>> {
-        let Self { env, kind, room, store, data } = self;
+        let Self { env, kind, room, store, journal, data } = self;
         let Room { labels, objects, found, record, read_only, .. } = room;
         let build = Box::new(build);
-        let store = VaultStore { env: env.clone(), kind, objects, store, data, read_only, build };
+        let env_of = env.clone();
+        let store =
+            VaultStore { env: env_of, kind, objects, store, journal, data, read_only, build };
         let opening = Opening::new(&env, store, labels, found, record);
         opening.begin().await?;
         Ok(Home(opening))

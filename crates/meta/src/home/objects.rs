@@ -1,5 +1,6 @@
 //! The objects that a kind declares, and the room that they need.
 
+use crate::journal::Journal;
 use crate::vault::geometry::{Geometry, LOG_BYTES_MAX, LOG_BYTES_MIN};
 use crate::vault::page::PAGE_BYTES;
 use crate::vault::{ObjectKind, Spec, standing_bytes};
@@ -24,6 +25,8 @@ pub struct Objects {
     pub(super) list: Vec<Spec>,
     pub(super) fixed: Vec<(String, String)>,
     pub(super) is_behind: bool,
+    /// Bytes of the ring of a journal.
+    pub(super) ring_bytes: Option<u64>,
     pub(super) cache_bytes: usize,
     align: u64,
 }
@@ -34,6 +37,7 @@ impl Default for Objects {
             list: Vec::new(),
             fixed: Vec::new(),
             is_behind: false,
+            ring_bytes: None,
             cache_bytes: CACHE_BYTES,
             align: PAGE_BYTES as u64,
         }
@@ -80,6 +84,16 @@ impl Objects {
         self
     }
 
+    /// Adds a journal with a ring of `bytes` bytes. It does not grow.
+    pub fn journal(self, bytes: u64) -> Self {
+        Self { ring_bytes: Some(bytes), ..self }
+    }
+
+    /// Returns the bytes of the journal; 0 without one.
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.ring_bytes.map_or(0, Journal::bytes)
+    }
+
     /// Places the objects behind the data, unless they are on a second lower. Then the data have the same offsets as on
     /// the lower.
     pub fn behind(self) -> Self {
@@ -115,8 +129,8 @@ impl Objects {
     /// Returns the bytes of the room of these objects, for a lower of `lower_bytes` bytes.
     pub fn room_bytes(&self, lower_bytes: u64) -> u64 {
         // One page is the directory.
-        Geometry::bytes_for(1 + self.pages(), self.log_bytes(lower_bytes))
-            .next_multiple_of(self.align)
+        let vault = Geometry::bytes_for(1 + self.pages(), self.log_bytes(lower_bytes));
+        (self.journal_bytes() + vault).next_multiple_of(self.align)
     }
 
     /// Returns the bytes of the buffer pool that the vault of these objects reserves.

@@ -50,7 +50,9 @@ pub struct Record {
     pub lower_bytes: u64,
     /// Place of the room.
     pub place: Place,
-    /// The ranges of the room, in the order of the vault's bytes.
+    /// Bytes of the journal at the beginning of the room; 0 without one.
+    pub journal_bytes: u64,
+    /// The ranges of the room, in the order of its bytes.
     pub ranges: Vec<ByteRange>,
     /// Options with their values at the making of the device, in the order of their names.
     pub fixed: Vec<(String, String)>,
@@ -69,9 +71,10 @@ struct Head {
     ranges: U16,
     fixed: U16,
     own: U16,
+    journal_bytes: U64,
 }
 
-const _: () = assert!(size_of::<Head>() == 40);
+const _: () = assert!(size_of::<Head>() == 48);
 
 const _: () = assert!(
     size_of::<Head>()
@@ -96,6 +99,7 @@ impl Record {
             ranges: count(self.ranges.len(), RANGES_MAX),
             fixed: count(self.fixed.len(), FIXED_MAX),
             own: count(self.own.len(), OWN_BYTES_MAX),
+            journal_bytes: self.journal_bytes.into(),
         };
         let mut bytes = head.as_bytes().to_vec();
         for range in &self.ranges {
@@ -138,6 +142,10 @@ impl Record {
         let ranges = ranges.collect::<Result<Vec<_>, _>>()?;
         let end = if place == Place::Apart { END_MAX } else { lower_bytes };
         check_ranges(&ranges, end.min(END_MAX))?;
+        let (journal_bytes, room) = (head.journal_bytes.get(), bytes_of(&ranges));
+        if journal_bytes >= room || !journal_bytes.is_multiple_of(PAGE_BYTES as u64) {
+            return Err(format!("a journal of {journal_bytes} bytes in a room of {room}"));
+        }
         let kind = rest.text()?;
         let fixed = (0..checked(head.fixed, 0, FIXED_MAX, "fixed options")?)
             .map(|_| Ok((rest.text()?, rest.text()?)));
@@ -150,12 +158,12 @@ impl Record {
             return Err(format!("{} bytes of own state; {} are stated", own.len(), head.own));
         }
         let vault = (!is_unfinished).then_some(Uuid(head.vault));
-        Ok(Self { kind, vault, lower_bytes, place, ranges, fixed, own })
+        Ok(Self { kind, vault, lower_bytes, place, journal_bytes, ranges, fixed, own })
     }
 
     /// Returns the number of bytes of the room.
     pub fn room_bytes(&self) -> u64 {
-        self.ranges.iter().map(|range| range.len()).sum()
+        bytes_of(&self.ranges)
     }
 
     /// Describes the state for people.
@@ -170,6 +178,11 @@ impl Record {
             self.fixed.iter().map(|(name, value)| format!("{name} {value}, ")).collect();
         format!("{fixed}{} of metadata {place}{made}", write_size(self.room_bytes()))
     }
+}
+
+/// Returns the number of bytes in all `ranges`, which do not overlap.
+pub(super) fn bytes_of(ranges: &[ByteRange]) -> u64 {
+    ranges.iter().map(|range| range.len()).sum()
 }
 
 fn count(len: usize, most: usize) -> U16 {
@@ -244,6 +257,7 @@ mod tests {
             vault: Some(Uuid([0x11; 16])),
             lower_bytes: 0x30_0000,
             place: Place::Before,
+            journal_bytes: 0x1000,
             ranges: vec![
                 ByteRange::new(0, 0x2000).unwrap(),
                 ByteRange::new(0x20_0000, 0x1000).unwrap(),
@@ -255,15 +269,15 @@ mod tests {
 
     #[test]
     fn state_with_objects_encodes_to_golden_bytes() {
-        let mut golden = vec![0; 90];
+        let mut golden = vec![0; 98];
         golden[8..24].fill(0x11);
-        for (at, byte) in [(0, 2), (26, 0x30), (32, 1), (34, 2), (36, 1), (38, 1)] {
+        for (at, byte) in [(0, 2), (26, 0x30), (32, 1), (34, 2), (36, 1), (38, 1), (41, 0x10)] {
             golden[at] = byte;
         }
-        for (at, byte) in [(49, 0x20), (58, 0x20), (65, 0x10)] {
+        for (at, byte) in [(57, 0x20), (66, 0x20), (73, 0x10)] {
             golden[at] = byte;
         }
-        golden[72..].copy_from_slice(b"\x05remap\x05block\x044KiB\x07");
+        golden[80..].copy_from_slice(b"\x05remap\x05block\x044KiB\x07");
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
         let unfinished = Record { vault: None, ..sample() };
@@ -273,7 +287,7 @@ mod tests {
     #[test]
     fn decode_rejects_malformed_state_with_objects() {
         let good = sample().encode();
-        // Version; unknown flags, unfinished with a vault; place; counts; a range beyond the lower, one of odd bytes, two that
+        // Version; unknown flags, unfinished with a vault; place; counts; an odd journal, one without a vault; a range beyond the lower, one of odd bytes, two that
         // overlap, an empty one; a length of a text.
         let wrong = [
             (0, 1),
@@ -283,11 +297,13 @@ mod tests {
             (34, 0),
             (36, 2),
             (38, 2),
-            (47, 1),
-            (41, 1),
-            (58, 0),
-            (49, 0),
-            (72, 65),
+            (40, 1),
+            (41, 0x30),
+            (55, 1),
+            (49, 1),
+            (66, 0),
+            (57, 0),
+            (80, 65),
         ];
         for (at, value) in wrong {
             let mut bytes = good.clone();

@@ -9,7 +9,7 @@ use block::{
 
 use super::labels::Labels;
 use super::objects::Objects;
-use super::record::{Place, RANGES_MAX, Record};
+use super::record::{Place, RANGES_MAX, Record, bytes_of};
 use crate::vault::page::PAGE_BYTES;
 
 /// The ranges of the lowers of a device, from the state in labels and the sizes of the lowers. Nothing has been written
@@ -24,8 +24,10 @@ pub struct Room {
     pub(super) read_only: bool,
     /// The mapping of the data of the device to its first lower.
     pub data: Table,
-    /// The mapping of the room to a lower of the device.
+    /// The mapping of the vault to the lower with the room.
     pub store: Table,
+    /// The mapping of the journal to the lower with the room, if the device has a journal.
+    pub journal: Option<Table>,
     /// Port of the lower with the room.
     pub port: usize,
 }
@@ -71,8 +73,10 @@ impl Room {
             let (room, has) = (write_size(record.room_bytes()), write_size(lowers[port].size));
             bail!(NoSpace, "the metadata of a {kind} need {room}; the device below has {has}");
         }
-        let store = table(&record.ranges)?;
-        Ok(Self { labels, objects, found, record, read_only, data: data?, store, port })
+        let (journal, store) = split(&record.ranges, record.journal_bytes);
+        let journal = if journal.is_empty() { None } else { Some(table(&journal)?) };
+        let (data, store) = (data?, table(&store)?);
+        Ok(Self { labels, objects, found, record, read_only, data, store, journal, port })
     }
 }
 
@@ -89,7 +93,8 @@ fn made(kind: &str, objects: &Objects, place: Place, lower_bytes: u64) -> Record
     let start = if place == Place::Behind { end_of_pages(lower_bytes, bytes) } else { 0 };
     let ranges = ByteRange::new(start, bytes).into_iter().collect();
     let (kind, fixed) = (kind.to_owned(), objects.fixed.clone());
-    Record { kind, vault: None, lower_bytes, place, ranges, fixed, own: Vec::new() }
+    let journal_bytes = objects.journal_bytes();
+    Record { kind, vault: None, lower_bytes, place, journal_bytes, ranges, fixed, own: Vec::new() }
 }
 
 /// Returns the start of the last `bytes` bytes of a lower that begin at a page.
@@ -208,6 +213,18 @@ fn data_table(record: &Record, lower_bytes: u64) -> Result<Table, TableError> {
     table(&data)
 }
 
+/// Splits ranges behind their first `bytes` bytes.
+fn split(ranges: &[ByteRange], bytes: u64) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    for range in ranges {
+        let left = bytes.saturating_sub(bytes_of(&before)).min(range.len());
+        let at = range.start() + left;
+        before.extend(ByteRange::between(range.start(), at));
+        behind.extend(ByteRange::between(at, range.end()));
+    }
+    (before, behind)
+}
+
 fn table(ranges: &[ByteRange]) -> Result<Table, TableError> {
     Table::ranges(Port(0), ranges)
 }
@@ -253,6 +270,20 @@ mod tests {
                 (record, before) = (next, data);
             }
         }
+    }
+
+    #[test]
+    fn room_has_journal_in_front_of_vault() {
+        let range = |start, len| ByteRange::new(start, len).unwrap();
+        let ranges = [range(0, 8192), range(40960, 8192)];
+        assert_eq!(split(&ranges, 0), (vec![], ranges.to_vec()));
+        let halves = (vec![range(0, 4096)], vec![range(4096, 4096), ranges[1]]);
+        assert_eq!(split(&ranges, 4096), halves);
+        let across = (vec![ranges[0], range(40960, 4096)], vec![range(45056, 4096)]);
+        assert_eq!(split(&ranges, 12288), across);
+        let with = objects(4 * MIB).journal(MIB);
+        let more = with.room_bytes(4 * MIB) - objects(4 * MIB).room_bytes(4 * MIB);
+        assert_eq!(more, made("wear", &with, Place::Before, 4 * MIB).journal_bytes);
     }
 
     #[test]

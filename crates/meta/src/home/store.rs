@@ -10,6 +10,7 @@ use super::opening::{Access, Store};
 use super::record::Record;
 use crate::Uuid;
 use crate::alloc::{Allocator, Policy};
+use crate::journal::Journal;
 use crate::vault::{Array, Bitmap, Cell, Codec, ObjectId, Options, Shape, Spec, Vault};
 
 /// The vault of a device, and the function that returns the kind's handles to its objects.
@@ -17,8 +18,10 @@ pub struct VaultStore<T> {
     pub env: Env,
     pub kind: &'static str,
     pub objects: Objects,
-    /// Handle to the bytes of the room.
+    /// Handle to the bytes of the vault.
     pub store: Lower,
+    /// Handle to the bytes of the journal, if the kind has one.
+    pub journal: Option<Lower>,
     /// Handle to the data of the device, which transactions may name.
     pub data: Lower,
     pub read_only: bool,
@@ -29,6 +32,9 @@ pub struct VaultStore<T> {
 pub struct Opened {
     /// The vault.
     pub vault: Vault,
+    /// Handle to the bytes of the journal, if the kind has one. The journal begins at byte 0 and has the UUID of the vault;
+    /// the kind opens it.
+    pub journal: Option<Lower>,
     kind: &'static str,
 }
 
@@ -70,7 +76,7 @@ impl<T: 'static> VaultStore<T> {
             read_only: self.read_only || access == Access::ReadOnly,
             may_degrade: false,
             vault: record.vault.filter(|_| !seeded::on(Bug::StoreOfOther)),
-            bytes: Some(record.room_bytes()),
+            bytes: Some(record.room_bytes() - record.journal_bytes),
         };
         let copies = vec![Some(self.store.clone())];
         Vault::open_with_data(&self.env, copies, self.data.clone(), &options).await
@@ -102,9 +108,13 @@ impl<T: 'static> Store for VaultStore<T> {
         let shape = Shape {
             log_bytes: Some(self.objects.log_bytes(record.lower_bytes)),
             objects: OBJECTS_MAX,
-            bytes: Some(record.room_bytes()),
+            bytes: Some(record.room_bytes() - record.journal_bytes),
         };
         let made = Vault::format(&self.env, std::slice::from_ref(&self.store), shape).await?;
+        if let (Some(journal), Some(bytes)) = (&self.journal, self.objects.ring_bytes) {
+            Journal::format(&self.env, journal, 0, made, bytes, 1).await?;
+            journal.flush().await?;
+        }
         let record = Record { vault: Some(made), ..record.clone() };
         let vault = self.vault(&record, Access::Full).await?;
         let mut transaction = vault.begin();
@@ -132,8 +142,8 @@ impl<T: 'static> Store for VaultStore<T> {
         if access == Access::Full && !self.read_only {
             self.grow(&opened).await?;
         }
-        let vault = opened.clone();
-        Ok((vault, (self.build)(Opened { vault: opened, kind: self.kind }).await?))
+        let (vault, journal) = (opened.clone(), self.journal.clone());
+        Ok((opened, (self.build)(Opened { vault, journal, kind: self.kind }).await?))
     }
 
     async fn close(&self, (vault, _): &Self::Open) {
