@@ -126,7 +126,9 @@ fn start_refuses_disks_that_do_not_fit_device_with_objects() {
     let serve = dir.serve(&["g.toml"]);
     io(&dir, serve.uri(), &["write -P 0x11 0 4k", "flush"]);
     assert_eq!(serve.stop().code, 0);
-    let used = std::fs::read(dir.path("a.img")).unwrap();
+    // An opening changes the labels, in the first and the last MiB.
+    let data = || std::fs::read(dir.path("a.img")).unwrap()[1 << 20..15 << 20].to_vec();
+    let used = data();
     let plain = spec(&[("c", "16MiB")], "", "c");
     dir.write("plain.toml", &plain);
     let serve = dir.serve(&["plain.toml"]);
@@ -148,7 +150,7 @@ fn start_refuses_disks_that_do_not_fit_device_with_objects() {
     refused(&[("a", "16MiB"), ("b", "8MiB")], first, 3, "is the first device in \"on\"");
     let small = "w = { kind = \"remap\", on = \"d\", size = \"1GiB\", block = \"4KiB\" }";
     refused(&[("d", "3MiB")], small, 3, "use a larger disk");
-    assert!(std::fs::read(dir.path("a.img")).unwrap() == used, "a refused start changed the disk");
+    assert!(data() == used, "a refused start changed the data of the disk");
     let serve = dir.serve(&["g.toml"]);
     io(&dir, serve.uri(), &["read -P 0x11 0 4k"]);
     assert_eq!((count(&dir, 0), serve.stop().code), ("1".to_owned(), 0));
