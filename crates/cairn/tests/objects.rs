@@ -142,8 +142,6 @@ fn start_refuses_disks_that_do_not_fit_device_with_objects() {
     };
     let remap = "w = { kind = \"remap\", on = \"a\", size = \"1GiB\" }";
     refused(&[("a", "16MiB")], remap, 2, "have a wear of this name, not a remap");
-    let apart = "w = { kind = \"wear\", on = [\"a\", \"b\"], meta = \"b\" }";
-    refused(&[("a", "16MiB"), ("b", "8MiB")], apart, 2, "with its metadata before the data");
     let foreign = "w = { kind = \"wear\", on = \"c\" }";
     refused(&[("c", "16MiB")], foreign, 4, "but are not new");
     let first = "w = { kind = \"wear\", on = [\"b\", \"a\"], meta = \"b\" }";
@@ -154,4 +152,10 @@ fn start_refuses_disks_that_do_not_fit_device_with_objects() {
     let serve = dir.serve(&["g.toml"]);
     io(&dir, serve.uri(), &["read -P 0x11 0 4k"]);
     assert_eq!((count(&dir, 0), serve.stop().code), ("1".to_owned(), 0));
+
+    // The labels of the refused start have the added disk, so this case is the last.
+    let used = data();
+    let apart = "w = { kind = \"wear\", on = [\"a\", \"b\"], meta = \"b\" }";
+    refused(&[("a", "16MiB"), ("b", "8MiB")], apart, 2, "with its metadata before the data");
+    assert!(data() == used, "a refused start changed the data of the disk");
 }
