@@ -13,7 +13,7 @@ use block::{
 };
 use engine::{AnyDevice, AnyVolumes, Engine, HeldVolume, Holder, NodeId, Targets, VolumeSet};
 use kind::home::Room;
-use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value, data_info};
+use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value, parts};
 
 use crate::fusion::Fusion;
 use crate::labels::{self, DataSource, Labels, is_looked_at};
@@ -328,7 +328,7 @@ impl Graph {
                 let facts: Vec<_> = below.iter().map(|node| self.engine.info(*node)).collect();
                 let room = stored.room(plan.kind, &plan.given, &facts, building.kept(index))?;
                 data = Some(Rc::new(room.data.clone()));
-                let parts = self.parts_of(plan, &room)?;
+                let parts = self.parts_of(plan, &room, &facts)?;
                 let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
                 let args = MakerArgs { lowers, ..making(&plan.given) };
                 let made = stored
@@ -389,22 +389,19 @@ impl Graph {
     }
 
     /// Makes the nodes for the parts of the lowers of a device with objects: its data, its vault, its journal.
-    fn parts_of(&self, plan: &PlannedNode, room: &Room) -> Result<Vec<NodeId>> {
-        let [below, store] = [0, room.port].map(|port| &self.nodes[plan.lowers[port]]);
-        let part = |below: &Member, own: &Table, info: Info| {
+    fn parts_of(&self, plan: &PlannedNode, room: &Room, facts: &[Info]) -> Result<Vec<NodeId>> {
+        let add = |(port, own, info): (usize, &Table, Info)| {
+            let below = &self.nodes[plan.lowers[port]];
             let fusion = Fusion::over(own.clone(), &[(below.node, below.fusion())])?;
             self.engine.add_table(&below.name, info, Rc::new(fusion.fused), &fusion.ports)
         };
-        let facts = self.engine.info(store.node);
-        let info = data_info(&self.engine.info(below.node), &facts, room.data.size());
-        let mut parts = vec![part(below, &room.data, info)?];
-        for own in [Some(&room.store), room.journal.as_ref()].into_iter().flatten() {
-            let made = part(store, own, Info { size: own.size(), ..facts.clone() });
-            let forget = |_: &Error| parts.iter().for_each(|node| self.engine.forget(*node));
-            let made = made.inspect_err(forget)?;
-            parts.push(made);
+        let mut made = Vec::new();
+        for part in parts(room, facts) {
+            let forget = |_: &Error| made.iter().for_each(|node| self.engine.forget(*node));
+            let node = add(part).inspect_err(forget)?;
+            made.push(node);
         }
-        Ok(parts)
+        Ok(made)
     }
 
     /// Makes the node of a labelled disk: a table over the raw disk that leaves out the label areas at both ends.

@@ -23,7 +23,7 @@ pub use block;
 pub use capability::{Capabilities, Moving};
 pub use engine::AnyDevice;
 pub use meta::home;
-pub use stored::{Declare, META, MakeStored, Stored, data_info};
+pub use stored::{Declare, META, MakeStored, Stored, parts};
 pub use surroundings::{Surroundings, Upper, Verified};
 
 /// A kind of device: its options, its manual, and the functions that make a device.

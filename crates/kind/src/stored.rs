@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Info, Result, StateStore};
+use block::{Info, Result, StateStore, Table};
 use engine::AnyDevice;
 use meta::home::{HomeParts, Objects, Room};
 use meta::vault::page::PAGE_BYTES;
@@ -112,8 +112,7 @@ impl Stored {
         Room::find(kind.name, objects, lowers, state, keeps_data)
     }
 
-    /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are its data, its vault, and its journal if
-    /// the room has one.
+    /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are those of [`parts`].
     ///
     /// # Errors
     /// Errors of the kind, of the vault, and of writing to labels.
@@ -137,9 +136,21 @@ impl Stored {
     }
 }
 
+/// Returns the parts of the lowers of a device with objects: its data, its vault, and its journal if it has one. For each the
+/// port of its lower, its mapping to this lower, and the facts about it. `lowers` are the facts about the lowers.
+pub fn parts<'r>(room: &'r Room, lowers: &[Info]) -> Vec<(usize, &'r Table, Info)> {
+    let store = &lowers[room.port];
+    let data = data_info(&lowers[0], store, room.data.size());
+    let mut parts = vec![(0, &room.data, data)];
+    for own in [Some(&room.store), room.journal.as_ref()].into_iter().flatten() {
+        parts.push((room.port, own, Info { size: own.size(), ..store.clone() }));
+    }
+    parts
+}
+
 /// Returns the facts about the data of a device with objects: `size` bytes of the lower `data`, whose changes also need the
 /// lower `store`.
-pub fn data_info(data: &Info, store: &Info, size: u64) -> Info {
+fn data_info(data: &Info, store: &Info, size: u64) -> Info {
     let Info { read_only, volatile_cache, survives_process, fenced, .. } = data.and(store);
     Info { size, read_only, volatile_cache, survives_process, fenced, ..data.clone() }
 }

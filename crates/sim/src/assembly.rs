@@ -20,7 +20,7 @@ use fixedbitset::FixedBitSet;
 use kind::testing::PartId;
 use kind::{
     Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, MakerArgs, Registry,
-    TablePlan, Value, data_info,
+    TablePlan, Value, parts,
 };
 
 use crate::carried::{AS_DEVICE, Carried};
@@ -308,16 +308,12 @@ impl Assembly {
                 let state = self.kept(&name, on);
                 let facts: Vec<_> = nodes.iter().map(|node| self.engine.info(*node)).collect();
                 let room = stored.room(kind, given, &facts, state)?;
-                let part = |port: usize, table: &Table, info: Info| {
+                let add = |(port, table, info): (usize, &Table, Info)| {
                     self.engine.add_table(&name, info, Rc::new(table.clone()), &[nodes[port]])
                 };
+                let parts = parts(&room, &facts).into_iter().map(add);
+                let parts = parts.collect::<Result<Vec<_>>>()?;
                 let data = Rc::new(room.data.clone());
-                let info = data_info(&facts[0], &facts[room.port], data.size());
-                let mut parts = vec![part(0, &data, info)?];
-                for own in [Some(&room.store), room.journal.as_ref()].into_iter().flatten() {
-                    let whole = Info { size: own.size(), ..facts[room.port].clone() };
-                    parts.push(part(room.port, own, whole)?);
-                }
                 let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
                 let making = MakerArgs { lowers, ..MakerArgs::new(given, &self.env) };
                 let device = self.finished(stored.make(kind, making, room))??;

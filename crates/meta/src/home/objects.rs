@@ -72,11 +72,6 @@ impl Objects {
         self.object(ObjectKind::Bitmap, 0, length)
     }
 
-    /// Adds a cell for a value of at most `bytes` bytes.
-    pub fn cell(self, bytes: u64) -> Self {
-        self.object(ObjectKind::Cell, 0, bytes)
-    }
-
     /// Records the value of an option at the making of the device: later starts refuse another value.
     pub fn fixed(mut self, option: &str, value: impl ToString) -> Self {
         self.fixed.push((option.to_owned(), value.to_string()));

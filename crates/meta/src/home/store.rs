@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::Uuid;
 use crate::alloc::{Allocator, Policy};
 use crate::journal::Journal;
-use crate::vault::{Array, Bitmap, Cell, Codec, ObjectId, Options, Shape, Spec, Vault};
+use crate::vault::{Array, ObjectId, Options, Shape, Spec, Vault};
 
 /// The vault of a device, and the function that returns the kind's handles to its objects.
 pub struct VaultStore<T> {
@@ -48,19 +48,9 @@ impl Opened {
     /// Returns the array with this number.
     ///
     /// # Errors
-    /// `Corrupt` if the vault does not have the object; so for the other kinds of objects.
+    /// `Corrupt` if the vault does not have the object.
     pub fn array<T: FromBytes + IntoBytes + Immutable>(&self, role: u32) -> Result<Array<T>> {
         Ok(Array::new(&self.vault, self.id(role)?))
-    }
-
-    /// Returns the bitmap with this number.
-    pub fn bitmap(&self, role: u32) -> Result<Bitmap> {
-        Ok(Bitmap::new(&self.vault, self.id(role)?))
-    }
-
-    /// Returns the cell with this number.
-    pub fn cell<T: Codec>(&self, role: u32) -> Result<Cell<T>> {
-        Ok(Cell::new(&self.vault, self.id(role)?))
     }
 
     /// Returns the allocator with the array of this number as its map, and with the object behind it as its bitmap.
