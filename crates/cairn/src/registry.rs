@@ -44,6 +44,7 @@ crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
 migrate graph: speed leave
 remap graph: size block policy meta cache pack speed
+checksum graph: crash meta cache
 wear graph: meta
 pool graph: cache discard
 versioned graph: size cache discard
@@ -76,6 +77,8 @@ crypt behaviour: kdf_memory kdf_passes
 migrate behaviour: speed leave
 remap bytes: size block meta
 remap behaviour: policy cache pack speed
+checksum bytes: meta
+checksum behaviour: crash cache
 wear bytes: meta
 pool behaviour: cache discard
 versioned bytes: size

@@ -22,6 +22,7 @@ macro_rules! for_each_kind {
             crypt
             migrate
             remap
+            checksum
             wear
             pool
             versioned
@@ -29,7 +30,6 @@ macro_rules! for_each_kind {
     };
 }
 
-pub mod checksum;
 mod ephemeral;
 mod tables;
 #[cfg(test)]

@@ -119,13 +119,9 @@ pub(super) struct Inner {
 }
 
 /// Returns the facts about a device over `lower`.
-fn facts(lower: &Info, mode: &Mode) -> Info {
+pub fn facts(lower: &Info) -> Info {
     let block = BLOCK_BYTES as u32;
-    let most = match mode {
-        Mode::Regions(_) => PIECE_BYTES,
-        Mode::Journal(journal) => PIECE_BYTES.min(journal.data_max()),
-    };
-    let most = lower.max_transfer.min(most as u32);
+    let most = lower.max_transfer.min(PIECE_BYTES as u32);
     Info {
         size: lower.data_bytes() - lower.data_bytes() % BLOCK_BYTES,
         block_size: block,
@@ -146,11 +142,10 @@ impl Core {
     /// may differ, and the job of the first checksums, as far as they have work.
     ///
     /// # Errors
-    /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a device of another
-    /// size; `Limit` if the pool has no buffers for the scan; errors of reading the vault.
+    /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a smaller device; `Limit` if the pool has no buffers for the scan; errors of reading the vault.
     pub async fn open(parts: Parts) -> Result<Self> {
         let Parts { name, env, data, vault, objects, mode, device, redundancy } = parts;
-        let info = facts(data.info(), &mode);
+        let info = facts(data.info());
         if u64::from(data.info().block_size) > BLOCK_BYTES || info.max_transfer == 0 {
             bail!(
                 Unsupported,
@@ -162,10 +157,10 @@ impl Core {
             );
         }
         let (blocks, found) = (info.size / BLOCK_BYTES, objects.sums.records()?);
-        if blocks != found {
+        if found < blocks {
             bail!(Invalid, "there are {found} checksums for the {blocks} blocks of {name}");
         }
-        let progress = Progress::open(objects.progress, blocks).await?;
+        let progress = Progress::open(objects.facts, blocks).await?;
         let sums = Sums::new(device, &vault, objects.sums);
         let tasks = TaskGroup::new(&env);
         let buffers = env.pool().reserve_until_drop(COMPARE_BYTES as usize)?;
@@ -204,6 +199,25 @@ impl Core {
             let maker = self.inner.clone();
             self.tasks.spawn("first checksums", async move { maker.make_sums().await });
         }
+    }
+
+    /// Returns the error with which the device refuses requests, if it has failed.
+    pub fn failure(&self) -> Option<Error> {
+        let own = self.inner.failure.borrow().clone();
+        own.or_else(|| match &self.inner.mode {
+            Mode::Journal(journal) => journal.failure(),
+            Mode::Regions(_) => None,
+        })
+    }
+
+    /// Returns the way in which the device keeps data and checksums together over a crash.
+    pub fn mode(&self) -> &Mode {
+        &self.inner.mode
+    }
+
+    /// Returns the place of redundancy.
+    pub fn redundancy(&self) -> Redundancy {
+        self.inner.redundancy
     }
 
     /// Returns the facts about the device.

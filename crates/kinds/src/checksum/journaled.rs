@@ -82,8 +82,19 @@ impl Inner {
         let mut sums = [ZEROS; PIECE_BLOCKS];
         let sums = &mut sums[..blocks_of(range).1];
         self.sums.compute(range, data, sums);
-        let part = NewPart::data(0, range.start(), data.clone(), sums.as_bytes());
-        journal.append(vec![part]).await.map(drop)
+        let most = journal.data_max() / BLOCK_BYTES * BLOCK_BYTES;
+        let mut at = 0;
+        while at < range.len() {
+            // A short ring has short records. A crash between them keeps whole blocks.
+            let end = range.len().min(at + most);
+            let (bytes, blocks) = (at as usize..end as usize, (at / BLOCK_BYTES) as usize..);
+            let sums = &sums[blocks][..bytes.len() / BLOCK_BYTES as usize];
+            let data = data.slice(bytes);
+            let part = NewPart::data(0, range.start() + at, data, sums.as_bytes());
+            journal.append(vec![part]).await?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// Zeroes or discards a part of the range of `op` through the journal.

@@ -8,20 +8,21 @@ use meta::vault::Array;
 use zerocopy::little_endian::U64;
 
 use super::device::{Inner, Mode};
+use super::objects::PROGRESS;
 use super::sums::{BLOCK_BYTES, PIECE_BLOCKS, PIECE_BYTES, ZEROS, blocks_of};
 
 /// The progress of the first checksums: blocks from `done` on have none.
 pub struct Progress {
-    array: Array<U64>,
+    facts: Array<U64>,
     done: Cell<u64>,
     blocks: u64,
 }
 
 impl Progress {
     /// Reads the progress of a device with so many blocks.
-    pub async fn open(array: Array<U64>, blocks: u64) -> Result<Self> {
-        let done = array.get(0).await?.get();
-        Ok(Self { array, done: Cell::new(done.min(blocks)), blocks })
+    pub async fn open(facts: Array<U64>, blocks: u64) -> Result<Self> {
+        let done = facts.get(PROGRESS).await?.get();
+        Ok(Self { facts, done: Cell::new(done.min(blocks)), blocks })
     }
 
     /// Whether a block has a checksum.
@@ -71,7 +72,7 @@ impl Inner {
         self.sums.compute(range, &found, sums);
         let done = first + count as u64;
         let mut transaction = self.vault.begin();
-        self.progress.array.set(&mut transaction, 0, &U64::new(done))?;
+        self.progress.facts.set(&mut transaction, PROGRESS, &U64::new(done))?;
         if seeded::on(Bug::ProgressAhead) {
             self.vault.post(transaction).await?;
             transaction = self.vault.begin();

@@ -1,13 +1,16 @@
-//! The core of a device that verifies the bytes of its lower: a checksum for each block, in the vault of the device.
+//! A device that verifies the bytes of its lower: a checksum for each block, in the vault of the device.
 //!
-//! The format is `docs/formats/checksum.md`. Labels, options and the first start are not part of the core: its maker hands
-//! over an open vault with the objects of [`Objects`], and the regions or the journal.
+//! The format is `docs/formats/checksum.md`. Requests are carried out by [`Core`], which knows neither labels nor options: its
+//! maker hands over an open vault with the objects of [`Objects`], and the regions or the journal.
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `mod.rs` | the kind: options, plan, maker |
+//! | `front.rs` | the device of the kind: its report and its commands |
+//! | `opening.rs` | the opening of a device from its vault |
 //! | `sums.rs` | checksums of blocks, and their array |
 //! | `objects.rs` | the objects in the vault |
-//! | `device.rs` | the open device: requests, reports, close |
+//! | `device.rs` | the core: requests, numbers, close |
 //! | `read.rs` | reads, which verify |
 //! | `write.rs` | writes and zeroes in marked regions |
 //! | `doubts.rs` | blocks behind failed writes |
@@ -29,19 +32,150 @@
 
 mod device;
 mod doubts;
+mod front;
 mod journaled;
 mod making;
 mod objects;
+mod opening;
 mod read;
 mod scan;
 mod settle;
+#[cfg(test)]
+pub(crate) mod subjects;
 mod sums;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
 mod write;
+
+use std::rc::Rc;
+
+use block::control::copies::Pending;
+use block::control::state::Check;
+use block::control::{Verb as _, VerbInfo};
+use block::env::LocalFuture;
+use block::{Needs, Result};
+use kind::home::{self, HomeParts};
+use kind::{
+    AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, META,
+    Maker, MakerArgs, OptionSpec, Plan, Scope, Stored, Surroundings, ValueType,
+};
+use meta::journal::Journal;
 
 pub use device::{Core, Mode, NEEDS, Numbers, Parts, Redundancy};
 pub use doubts::DOUBTS_MAX;
 pub use journaled::Target;
-pub use objects::Objects;
+pub use objects::{Crash, Objects};
 pub use scan::SCAN_BYTES;
 pub use sums::{BLOCK_BYTES, PIECE_BYTES, Seed, Sum, Sums};
 pub use write::ZERO_BYTES;
+
+use device::facts;
+use front::Checksum;
+use opening::Opening;
+
+/// Commands of a checksum device.
+const VERBS: &[&VerbInfo] = &[Check::INFO, Pending::INFO];
+
+/// The kind `checksum`: verifies the bytes of its lower.
+pub const KIND: Kind = Kind {
+    name: "checksum",
+    summary: "verifies each block with a checksum, and repairs it from another copy",
+    manual: include_str!("manual.md"),
+    lowers: Lowers::Many(1, 2),
+    options: &[CRASH, META, CACHE],
+    capabilities: Capabilities { verifies: true, ..Capabilities::NONE },
+    verbs: VERBS,
+    maker: Maker::Stored(Stored { bytes: Bytes::Passthrough, objects, plan, make }),
+};
+
+const CRASH: OptionSpec = OptionSpec {
+    name: "crash",
+    value: ValueType::Choice(&Crash::WORDS),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "how data and checksums stay together over a crash, fixed when the device is made: through a journal, or in \
+           marked regions; if not set, regions with redundancy above or below, else journal",
+};
+
+const CACHE: OptionSpec = OptionSpec {
+    name: "cache",
+    value: ValueType::Size(CACHE_BYTES_MIN, CACHE_BYTES_MAX),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "memory that caches the checksums; 32MiB if not set",
+};
+
+/// Limits and default of the option `cache`, in bytes. The cache of the least size holds the checksums of 1 GiB.
+const CACHE_BYTES_MIN: u64 = 2 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 32 << 20;
+const CACHE_BYTES_MAX: u64 = 16 << 30;
+
+/// Most blocks of a device: those of 64 TiB.
+const BLOCKS_MAX: u64 = 1 << 34;
+
+fn crash(given: &DeviceConfig) -> Option<Crash> {
+    given.text(&CRASH).and_then(Crash::of)
+}
+
+/// Whether a device may have a journal. The default of `crash` depends on devices above, which are planned later.
+fn may_have_journal(given: &DeviceConfig) -> bool {
+    crash(given) != Some(Crash::Regions)
+}
+
+fn objects(given: &DeviceConfig, lower_bytes: u64) -> Plan<home::Objects> {
+    if lower_bytes / BLOCK_BYTES > BLOCKS_MAX {
+        let words = "a checksum device has 64TiB at most; use several for parts of it";
+        return Err(vec![Fault::new("on", words)]);
+    }
+    let cache = given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT);
+    let objects = Objects::declare(lower_bytes).cached(cache);
+    Ok(match may_have_journal(given) {
+        true => objects.held(Journal::standing_bytes(Objects::ring_bytes(lower_bytes))),
+        false => objects,
+    })
+}
+
+fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
+    let data = &given.lowers[0];
+    let info = facts(&data.info);
+    if u64::from(data.info.block_size) > BLOCK_BYTES || info.max_transfer == 0 {
+        let words = format!(
+            "{:?} has blocks of {} bytes and accepts at most {} bytes at once; checksums need blocks of at most \
+             {BLOCK_BYTES}, and requests of as many",
+            data.name, data.info.block_size, data.info.max_transfer
+        );
+        return Err(vec![Fault::new("on", words)]);
+    }
+    // A part of the journal may be read again for a request.
+    let again = if may_have_journal(given) { PIECE_BYTES as u32 } else { 0 };
+    let needs = Needs { scratch_bytes: NEEDS.scratch_bytes + again, ..NEEDS };
+    Ok(DevicePlan { info, needs })
+}
+
+fn make(args: MakerArgs<'_>, home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+    let MakerArgs { config, env, mut lowers, around, .. } = args;
+    let (data, name) = (lowers.remove(0), config.name.clone());
+    let (crash, redundancy) = (crash(config), Redundancy::of(&around));
+    let opening = Opening { name, env: env.clone(), data: data.clone(), redundancy, crash };
+    Box::pin(async move {
+        let build = move |opened| {
+            let opening = opening.clone();
+            Box::pin(opening.open(opened)) as LocalFuture<Result<opening::Opened>>
+        };
+        let home = home.open_until(build, opening::Opened::finish).await?;
+        let device = Checksum { info: facts(data.info()), redundancy, home: home.clone() };
+        Ok(home.device(device) as Rc<dyn AnyDevice>)
+    })
+}
+
+impl Redundancy {
+    fn of(around: &Surroundings) -> Self {
+        match around {
+            Surroundings { redundancy_below: true, .. } => Self::Below,
+            Surroundings { redundancy_above: true, .. } => Self::Above,
+            _ => Self::None,
+        }
+    }
+}

@@ -1,28 +1,84 @@
 //! The objects of a checksum device in its vault.
 
-use block::Result;
+use block::{Result, bail, error};
+use kind::home;
 use meta::regions::{Division, Regions};
+use meta::ring::RING_BYTES_MIN;
 use meta::vault::{Array, ObjectId, Spec, Transaction, Vault};
 use zerocopy::little_endian::U64;
 
-use super::sums::Sum;
+use super::sums::{BLOCK_BYTES, Sum};
 
 /// Roles of the objects.
 const SUMS: u32 = 0;
-const PROGRESS: u32 = 1;
+const FACTS: u32 = 1;
 const REGIONS: u32 = 2;
+
+/// Number of records of the facts: the progress of the first checksums, and the value of the option `crash`.
+const FACTS_COUNT: u64 = 2;
+pub const PROGRESS: u64 = 0;
+const CRASH: u64 = 1;
+
+/// Bytes of a region of a device.
+pub const REGION_BYTES: u64 = 1 << 20;
+
+/// Divisor of the bytes of a lower for the bytes of the ring, and the largest ring.
+const RING_PART: u64 = 128;
+const RING_BYTES_MOST: u64 = 1 << 20;
+
+/// The values of the option `crash`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crash {
+    /// Changes go through a journal, so no crash leaves a block that differs from its checksum.
+    Journal,
+    /// Data and checksums are written in parallel, in marked regions.
+    Regions,
+}
+
+impl Crash {
+    /// The words for the values in a spec.
+    pub const WORDS: [&'static str; 2] = ["journal", "regions"];
+
+    const ALL: [Self; 2] = [Self::Journal, Self::Regions];
+
+    /// Returns the value with this word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|crash| crash.word() == word)
+    }
+
+    /// Returns the word for the value.
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+}
 
 /// The objects of a checksum device, except its regions.
 pub struct Objects {
     /// The checksum of each block.
     pub sums: Array<Sum>,
-    /// The progress of the first checksums: one number of a block.
-    pub progress: Array<U64>,
+    /// The facts about the device, numbers.
+    pub facts: Array<U64>,
 }
 
 impl Objects {
     /// Role of the regions among the objects of the owner.
     pub const REGIONS: u32 = REGIONS;
+
+    /// Declares the objects of a device over a lower of `lower_bytes` bytes. They do not depend on the option `crash`, so a
+    /// device has the same size with each value.
+    pub fn declare(lower_bytes: u64) -> home::Objects {
+        home::Objects::new()
+            .array::<Sum>(lower_bytes / BLOCK_BYTES)
+            .array::<U64>(FACTS_COUNT)
+            .bitmap(lower_bytes.div_ceil(REGION_BYTES))
+            .journal(Self::ring_bytes(lower_bytes))
+    }
+
+    /// Returns the bytes of the ring of a new device over a lower of `lower_bytes` bytes.
+    pub fn ring_bytes(lower_bytes: u64) -> u64 {
+        let share = lower_bytes / RING_PART;
+        (share - share % RING_BYTES_MIN).clamp(RING_BYTES_MIN, RING_BYTES_MOST)
+    }
 
     /// Adds to a transaction the creation of the objects of a device with so many blocks. `has_zeros`: the lower is known to
     /// have zeros. `division`: the regions of the device, if it has regions.
@@ -38,9 +94,9 @@ impl Objects {
         division: Option<Division>,
     ) -> Result<()> {
         transaction.create(&Spec::array::<Sum>(owner, SUMS, blocks))?;
-        let progress = transaction.create(&Spec::array::<U64>(owner, PROGRESS, 1))?;
+        let facts = transaction.create(&Spec::array::<U64>(owner, FACTS, FACTS_COUNT))?;
         if has_zeros {
-            Array::<U64>::new(vault, progress).set(transaction, 0, &U64::new(blocks))?;
+            Array::<U64>::new(vault, facts).set(transaction, PROGRESS, &U64::new(blocks))?;
         }
         if let Some(division) = division {
             Regions::create(transaction, owner, REGIONS, division)?;
@@ -55,10 +111,61 @@ impl Objects {
     pub fn open(vault: &Vault, owner: &str) -> Result<Self> {
         let find = |role| -> Result<ObjectId> {
             vault.find(owner, role).ok_or_else(|| {
-                block::error!(NotFound, "the vault has no object of `{owner}` with role {role}")
+                error!(NotFound, "the vault has no object of `{owner}` with role {role}")
             })
         };
-        let (sums, progress) = (find(SUMS)?, find(PROGRESS)?);
-        Ok(Self { sums: Array::new(vault, sums), progress: Array::new(vault, progress) })
+        let (sums, facts) = (find(SUMS)?, find(FACTS)?);
+        Ok(Self { sums: Array::new(vault, sums), facts: Array::new(vault, facts) })
+    }
+
+    /// Returns the value of the option `crash` with which the device was made; `None` if its making has not ended.
+    ///
+    /// # Errors
+    /// `Corrupt` for an unknown value; errors of reading the vault.
+    pub async fn crash(&self) -> Result<Option<Crash>> {
+        let number = self.facts.get(CRASH).await?.get();
+        match Crash::ALL.into_iter().find(|crash| crash.number() == number) {
+            None if number != 0 => bail!(Corrupt, "the vault has {number} as the option crash"),
+            crash => Ok(crash),
+        }
+    }
+
+    /// Ends the making of a device, durably: stores the option `crash`, and that the first `done` blocks have checksums.
+    ///
+    /// # Errors
+    /// Errors of the vault.
+    pub async fn end_making(&self, vault: &Vault, crash: Crash, done: u64) -> Result<()> {
+        let mut transaction = vault.begin();
+        self.facts.set(&mut transaction, PROGRESS, &U64::new(done))?;
+        self.facts.set(&mut transaction, CRASH, &U64::new(crash.number()))?;
+        vault.commit(transaction).await
+    }
+}
+
+impl Crash {
+    /// Returns the number for the value in the vault.
+    fn number(self) -> u64 {
+        self as u64 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_grows_with_lower_to_one_mib() {
+        let sizes = [1 << 20, 16 << 20, 100 << 20, 1 << 30, 1 << 40];
+        let rings = sizes.map(Objects::ring_bytes);
+        assert_eq!(rings, [64 << 10, 128 << 10, 768 << 10, 1 << 20, 1 << 20]);
+    }
+
+    #[test]
+    fn crash_has_a_word_and_a_number_for_each_value() {
+        for crash in Crash::ALL {
+            assert_eq!(Crash::of(crash.word()), Some(crash));
+        }
+        assert_eq!(Crash::ALL.map(Crash::number), [1, 2]);
+        assert_eq!(Crash::of("parity"), None);
     }
 }

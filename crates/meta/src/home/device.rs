@@ -74,6 +74,10 @@ impl<D: Device, T: 'static> Device for Homed<D, T> {
 
     fn report(&self) -> Report {
         let mut report = self.device.report();
+        if let Some(error) = self.home.replaced() {
+            report.health = report.health.max(Health::Degraded);
+            report.summary = format!("the metadata were made anew at this start: {error}");
+        }
         if let Some(error) = self.home.failure() {
             report.health = Health::Failed;
             report.summary = format!("the metadata cannot be changed any more: {error}");

@@ -70,12 +70,34 @@ impl HomeParts {
         self,
         build: impl Fn(Opened) -> LocalFuture<Result<T>> + 'static,
     ) -> Result<Home<T>> {
+        self.open_until(build, |_| Box::pin(std::future::ready(()))).await
+    }
+
+    /// Opens the vault, as [`HomeParts::open`] does. `finish` ends the work of the kind on its objects: [`Home::close`] calls
+    /// it before it closes the vault.
+    ///
+    /// # Errors
+    /// As [`HomeParts::open`].
+    pub async fn open_until<T: 'static>(
+        self,
+        build: impl Fn(Opened) -> LocalFuture<Result<T>> + 'static,
+        finish: impl Fn(&T) -> LocalFuture<()> + 'static,
+    ) -> Result<Home<T>> {
         let Self { env, kind, room, store, journal, data } = self;
-        let Room { labels, objects, found, record, read_only, .. } = room;
-        let build = Box::new(build);
-        let env_of = env.clone();
-        let store =
-            VaultStore { env: env_of, kind, objects, store, journal, data, read_only, build };
+        let Room { labels, objects, found, record, read_only, keeps_data, .. } = room;
+        let store = VaultStore {
+            env: env.clone(),
+            kind,
+            objects,
+            store,
+            journal,
+            data,
+            read_only,
+            keeps_data,
+            accepts_loss: labels.store().accepts_loss(),
+            build: Box::new(build),
+            finish: Box::new(finish),
+        };
         let opening = Opening::new(&env, store, labels, found, record);
         opening.begin().await?;
         Ok(Home(opening))
@@ -137,6 +159,11 @@ impl<T: 'static> Home<T> {
     /// Returns the error of the opening, or the one after which the vault takes no changes.
     pub fn failure(&self) -> Option<Error> {
         self.0.failure()
+    }
+
+    /// Returns the error with which the vault did not open, if the operator has accepted that it was made anew.
+    pub fn replaced(&self) -> Option<Error> {
+        self.0.replaced()
     }
 
     /// Waits until the live change that makes the device is committed.

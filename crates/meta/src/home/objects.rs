@@ -28,6 +28,8 @@ pub struct Objects {
     /// Bytes of the ring of a journal.
     pub(super) ring_bytes: Option<u64>,
     pub(super) cache_bytes: usize,
+    /// Bytes of the buffer pool that the kind holds for its objects.
+    held_bytes: usize,
     align: u64,
 }
 
@@ -39,6 +41,7 @@ impl Default for Objects {
             is_behind: false,
             ring_bytes: None,
             cache_bytes: CACHE_BYTES,
+            held_bytes: 0,
             align: PAGE_BYTES as u64,
         }
     }
@@ -110,6 +113,11 @@ impl Objects {
         Self { cache_bytes: bytes as usize, ..self }
     }
 
+    /// Sets the bytes of the buffer pool that the kind itself holds for its objects, such as those of an open journal.
+    pub fn held(self, bytes: usize) -> Self {
+        Self { held_bytes: bytes, ..self }
+    }
+
     fn pages(&self) -> u64 {
         self.list.iter().map(|object| object.kind.pages(object.record_bytes, object.length)).sum()
     }
@@ -128,9 +136,9 @@ impl Objects {
         (self.journal_bytes() + vault).next_multiple_of(self.align)
     }
 
-    /// Returns the bytes of the buffer pool that the vault of these objects reserves.
+    /// Returns the bytes of the buffer pool that the vault of these objects reserves, and those that the kind holds.
     pub fn standing_bytes(&self, lower_bytes: u64) -> usize {
-        standing_bytes(self.log_bytes(lower_bytes))
+        standing_bytes(self.log_bytes(lower_bytes)) + self.held_bytes
     }
 }
 

@@ -38,6 +38,12 @@ pub trait Store: 'static {
     /// `Corrupt` if the lowers do not have this store; errors of opening it.
     async fn open(&self, record: &Record, access: Access) -> Result<Self::Open>;
 
+    /// Whether a store that did not open, with this error, is made anew: its loss harms no data of clients, and the operator
+    /// accepts it.
+    fn may_replace(&self, _error: &Error) -> bool {
+        false
+    }
+
     /// Ends all writes of the store. Afterwards it takes no changes.
     async fn close(&self, open: &Self::Open);
 
@@ -63,6 +69,8 @@ pub struct Opening<S: Store> {
     preview: OnceCell<S::Open>,
     /// The error with which the opening failed.
     broken: RefCell<Option<Error>>,
+    /// The error with which the store did not open that was made anew.
+    replaced: RefCell<Option<Error>>,
     opened: Notify,
     tasks: TaskGroup,
 }
@@ -85,6 +93,7 @@ impl<S: Store> Opening<S> {
             open: OnceCell::new(),
             preview: OnceCell::new(),
             broken: RefCell::default(),
+            replaced: RefCell::default(),
             opened: Notify::default(),
             tasks: TaskGroup::new(env),
         })
@@ -134,6 +143,21 @@ impl<S: Store> Opening<S> {
     }
 
     async fn try_open(&self) -> Result<()> {
+        let open = match self.make_and_open().await {
+            Err(error) if self.store.may_replace(&error) && !self.labels.is_read_only() => {
+                self.record.borrow_mut().vault = None;
+                self.labels.keep(self.record().encode()).await?;
+                *self.replaced.borrow_mut() = Some(error);
+                self.make_and_open().await?
+            }
+            opened => opened?,
+        };
+        assert!(self.open.set(open).is_ok(), "a store is opened once");
+        Ok(())
+    }
+
+    /// Opens the store, after it was made if the state says that it is being made.
+    async fn make_and_open(&self) -> Result<S::Open> {
         let mut record = self.record();
         if record.vault.is_none() {
             record.vault = Some(self.store.make(&record).await?);
@@ -144,8 +168,7 @@ impl<S: Store> Opening<S> {
         }
         let open = self.store.open(&record, Access::Full).await?;
         *self.record.borrow_mut() = record;
-        assert!(self.open.set(open).is_ok(), "a store is opened once");
-        Ok(())
+        Ok(open)
     }
 
     /// Returns the state in labels.
@@ -192,6 +215,11 @@ impl<S: Store> Opening<S> {
     pub fn failure(&self) -> Option<Error> {
         let failed = self.now().and_then(|open| self.store.failure(open));
         failed.or_else(|| self.broken.borrow().clone())
+    }
+
+    /// Returns the error with which a store did not open, if the store was made anew.
+    pub fn replaced(&self) -> Option<Error> {
+        self.replaced.borrow().clone()
     }
 
     /// Waits until the live change that makes the device is committed.

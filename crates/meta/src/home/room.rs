@@ -22,6 +22,8 @@ pub struct Room {
     /// The state that fits the present sizes of the lowers.
     pub(super) record: Record,
     pub(super) read_only: bool,
+    /// Whether the device shows the bytes of its data, which need no objects.
+    pub(super) keeps_data: bool,
     /// The mapping of the data of the device to its first lower.
     pub data: Table,
     /// The mapping of the vault to the lower with the room.
@@ -76,7 +78,18 @@ impl Room {
         let (journal, store) = split(&record.ranges, record.journal_bytes);
         let journal = if journal.is_empty() { None } else { Some(table(&journal)?) };
         let (data, store) = (data?, table(&store)?);
-        Ok(Self { labels, objects, found, record, read_only, data, store, journal, port })
+        Ok(Self {
+            labels,
+            objects,
+            found,
+            record,
+            read_only,
+            keeps_data,
+            data,
+            store,
+            journal,
+            port,
+        })
     }
 }
 

@@ -13,6 +13,12 @@ use crate::alloc::{Allocator, Policy};
 use crate::journal::Journal;
 use crate::vault::{Array, ObjectId, Options, Shape, Spec, Vault};
 
+/// A function that returns a kind's handles to its objects.
+pub type Build<T> = Box<dyn Fn(Opened) -> LocalFuture<Result<T>>>;
+
+/// A function that ends the work of a kind on its objects.
+pub type Finish<T> = Box<dyn Fn(&T) -> LocalFuture<()>>;
+
 /// The vault of a device, and the function that returns the kind's handles to its objects.
 pub struct VaultStore<T> {
     pub env: Env,
@@ -25,7 +31,13 @@ pub struct VaultStore<T> {
     /// Handle to the data of the device, which transactions may name.
     pub data: Lower,
     pub read_only: bool,
-    pub build: Box<dyn Fn(Opened) -> LocalFuture<Result<T>>>,
+    /// Whether the device keeps its bytes if its vault is made anew.
+    pub keeps_data: bool,
+    /// Whether the operator permits the loss of durable data.
+    pub accepts_loss: bool,
+    pub build: Build<T>,
+    /// Ends the work of the kind on its objects, before the vault is closed.
+    pub finish: Finish<T>,
 }
 
 /// An open vault with the objects of a kind, by the numbers of their declarations.
@@ -35,10 +47,20 @@ pub struct Opened {
     /// Handle to the bytes of the journal, if the kind has one. The journal begins at byte 0 and has the UUID of the vault;
     /// the kind opens it.
     pub journal: Option<Lower>,
+    /// Whether the vault is only open for reading until a live change is committed. The kind only reads then; it is
+    /// called again afterwards.
+    pub is_preview: bool,
+    /// Whether the operator permits the loss of durable data ([`block::StateStore::accepts_loss`]).
+    pub accepts_loss: bool,
     kind: &'static str,
 }
 
 impl Opened {
+    /// Returns the owner of the objects: the name of the kind.
+    pub fn owner(&self) -> &'static str {
+        self.kind
+    }
+
     fn id(&self, role: u32) -> Result<ObjectId> {
         self.vault
             .find(self.kind, role)
@@ -125,7 +147,13 @@ impl<T: 'static> Store for VaultStore<T> {
                     self.store.name(),
                     error.message()
                 );
-                Error::new(ErrorKind::Corrupt, words).next("bring back the disk with the vault")
+                Error::new(ErrorKind::Corrupt, words).next(match self.keeps_data {
+                    false => "bring back the disk with the vault",
+                    true => {
+                        "bring back the disk with the vault; or start with --accept-loss, which \
+                         makes a new vault and keeps the data"
+                    }
+                })
             }
             _ => error,
         })?;
@@ -133,10 +161,18 @@ impl<T: 'static> Store for VaultStore<T> {
             self.grow(&opened).await?;
         }
         let (vault, journal) = (opened.clone(), self.journal.clone());
-        Ok((opened, (self.build)(Opened { vault, journal, kind: self.kind }).await?))
+        let is_preview = access == Access::ReadOnly;
+        let (accepts_loss, kind) = (self.accepts_loss, self.kind);
+        let parts = Opened { vault, journal, is_preview, accepts_loss, kind };
+        Ok((opened, (self.build)(parts).await?))
     }
 
-    async fn close(&self, (vault, _): &Self::Open) {
+    fn may_replace(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Corrupt && self.keeps_data && self.accepts_loss
+    }
+
+    async fn close(&self, (vault, objects): &Self::Open) {
+        (self.finish)(objects).await;
         // Pages that could not be written are in the log.
         let _ = vault.clone().close().await;
     }

@@ -249,6 +249,11 @@ impl Journal {
         Ok(Some(Content { part: stored.part, data }))
     }
 
+    /// Returns the error after which the journal refuses changes, if it has failed or was closed.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.failure.borrow().clone()
+    }
+
     /// Returns the progress of the records.
     pub fn numbers(&self) -> Numbers {
         self.inner.log.numbers()
@@ -294,6 +299,7 @@ impl Inner {
                 .next("open the device again; the journal then replays the acknowledged changes"),
         };
         self.failure.borrow_mut().get_or_insert(error);
+        self.records.borrow_mut().release_all();
         self.changed.wake();
     }
 

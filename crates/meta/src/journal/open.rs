@@ -173,6 +173,15 @@ impl Journal {
         RING_START + ring_bytes
     }
 
+    /// Returns the bytes of the buffer pool that an open journal with a ring of `ring_bytes` bytes reserves: for its records
+    /// in flight and in memory, and for its writes in place.
+    pub fn standing_bytes(ring_bytes: u64) -> usize {
+        let longest = (Ring::record_bytes_max_of(ring_bytes) as usize).next_power_of_two();
+        let kept = KEPT_BYTES_MAX.min(2 * ring_bytes as usize);
+        let placed = (2 * PLACE_BYTES_MAX).min(2 * ring_bytes) as usize;
+        (RECORDS_IN_FLIGHT_MAX + 2) * longest + kept + placed
+    }
+
     /// Makes a journal with a ring of `ring_bytes` bytes at byte `base` of a device, for changes of `lowers` devices.
     ///
     /// # Errors
@@ -215,7 +224,7 @@ impl Journal {
         let (root, slot) = slots.read().await?.newest(lower.name())?;
         check_root(&root, options, lower)?;
         check_device(lower, base, root.ring.bytes())?;
-        let buffers = env.pool().reserve_until_drop(buffer_bytes(&root.ring))?;
+        let buffers = env.pool().reserve_until_drop(Self::standing_bytes(root.ring.bytes()))?;
         // Writes of an earlier process may still be in caches. A record that is found now must not vanish later.
         lower.flush().await?;
         let ring = RingDevice { lower: lower.clone(), base: base + RING_START, ring: root.ring };
@@ -259,15 +268,6 @@ impl Journal {
         tasks.spawn("the pass of a journal", inner.clone().keep());
         Ok((Self { inner, tasks }, opened))
     }
-}
-
-/// Returns the bytes of the buffer pool that an open journal reserves: for its records in flight and in memory, and for its
-/// writes in place.
-fn buffer_bytes(ring: &Ring) -> usize {
-    let longest = (ring.record_bytes_max() as usize).next_power_of_two();
-    let kept = KEPT_BYTES_MAX.min(2 * ring.bytes() as usize);
-    let placed = (2 * PLACE_BYTES_MAX).min(2 * ring.bytes()) as usize;
-    (RECORDS_IN_FLIGHT_MAX + 2) * longest + kept + placed
 }
 
 fn ring_root(root: &Root) -> RingRoot {

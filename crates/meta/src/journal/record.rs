@@ -134,6 +134,12 @@ impl Records {
         }
     }
 
+    /// Removes the bytes of all records from memory. Those of written records are in the ring.
+    pub fn release_all(&mut self) {
+        self.all.iter_mut().for_each(|record| record.bytes = None);
+        self.kept = 0;
+    }
+
     /// Returns the number of the last record with parts, up to record `last`.
     pub fn last_with_parts(&self, last: u64) -> Option<u64> {
         let upto = self.all.iter().rev().skip_while(|record| record.number > last);

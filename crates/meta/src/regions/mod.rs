@@ -30,7 +30,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Env, Notify, Result, TaskTracker, bail, error, first};
+use block::{ByteRange, Env, Notify, Result, ScopeGuard, TaskTracker, bail, error, first};
 
 use crate::vault::{Bitmap, ObjectId, Spec, Transaction, Vault};
 use state::{Batch, State};
@@ -114,8 +114,8 @@ impl Regions {
     /// which a region may be cleared.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the object is no bitmap, or has another number of bits than the device has regions;
-    /// errors of reads.
+    /// `NotFound`; `Invalid` if the object is no bitmap, or has fewer bits than the device has regions; `Corrupt` if a region
+    /// behind the device is marked; errors of reads.
     pub async fn open(
         env: &Env,
         vault: &Vault,
@@ -128,7 +128,7 @@ impl Regions {
         })?;
         let bitmap = Bitmap::new(vault, id);
         let (bits, count) = (bitmap.bits()?, division.count());
-        if bits != count {
+        if bits < count {
             bail!(
                 Invalid,
                 "the bitmap of `{owner}` has {bits} bits; the device has {count} regions"
@@ -138,6 +138,9 @@ impl Regions {
         let mut from = 0;
         while let Some((start, count)) = bitmap.find_set(from).await? {
             from = start + count;
+            if from > division.count() {
+                bail!(Corrupt, "region {} of `{owner}` is marked, behind the device", from - 1);
+            }
             (start..from).for_each(|region| state.add_opened(region, env.now()));
         }
         Ok(Self(Rc::new(Inner {
@@ -239,16 +242,19 @@ impl Regions {
 
     /// Closes the regions: waits until transactions in progress have ended, and posts a transaction that clears all regions
     /// that may be cleared, without regard to the time of their last write. The owner has ended all writes and has
-    /// flushed before, and closes or syncs the vault afterwards.
+    /// flushed before, and closes or syncs the vault afterwards. If the future is dropped before, the regions stay open.
     ///
     /// # Errors
     /// Errors of the vault.
     pub async fn close(&self) -> Result<()> {
         let inner = &self.0;
         inner.is_closed.set(true);
+        let goes_on = ScopeGuard::new(|| inner.is_closed.set(false));
         inner.progress.wake();
         inner.tasks.ended().await;
-        inner.clear(Duration::ZERO).await
+        let cleared = inner.clear(Duration::ZERO).await;
+        goes_on.done();
+        cleared
     }
 }
 

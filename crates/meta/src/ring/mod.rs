@@ -92,7 +92,12 @@ impl Ring {
 
     /// Returns the maximum length in bytes of a record with its padding and payload.
     pub fn record_bytes_max(&self) -> u64 {
-        let part = self.bytes / RECORD_PARTS;
+        Self::record_bytes_max_of(self.bytes)
+    }
+
+    /// Returns the maximum length in bytes of a record in a ring of `bytes` bytes.
+    pub(crate) fn record_bytes_max_of(bytes: u64) -> u64 {
+        let part = bytes / RECORD_PARTS;
         RECORD_BYTES_MAX.min(part - part % SECTOR_BYTES as u64)
     }
 

@@ -1,0 +1,206 @@
+//! The opening of a checksum device from its vault: its making, and the recovery of its journal.
+
+use std::rc::Rc;
+
+use block::env::LocalFuture;
+use block::units::write_size;
+use block::{ByteRange, Env, Error, ErrorKind, Lower, Op, Result, State, bail, error};
+use kind::home;
+use meta::journal::{Journal, Loss, Options};
+use meta::regions::{Division, Regions};
+
+use super::device::{Core, Mode, Parts, Redundancy, facts};
+use super::journaled::Target;
+use super::objects::{Crash, Objects, REGION_BYTES};
+use super::sums::BLOCK_BYTES;
+
+/// Time without writes after which the mark of a region is removed.
+const CLEAR_DELAY: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// A checksum device with an open vault.
+pub struct Opened {
+    /// The device; `None` before the live change that makes it is committed.
+    pub core: Option<Rc<Core>>,
+    /// The loss of changes in the journal that the operator has accepted.
+    pub loss: Option<Loss>,
+}
+
+/// The facts with which a device is opened.
+#[derive(Clone)]
+pub struct Opening {
+    /// Name of the device in the spec.
+    pub name: String,
+    /// Environment of the device.
+    pub env: Env,
+    /// The lower with the data.
+    pub data: Lower,
+    /// Place of redundancy.
+    pub redundancy: Redundancy,
+    /// The option `crash` of the spec.
+    pub crash: Option<Crash>,
+}
+
+impl Opening {
+    /// Opens the device in an open vault. Ends the making of a new one.
+    ///
+    /// # Errors
+    /// `Invalid` if the device was made with another value of `crash`; `ReadOnly` if the journal of a device that cannot be
+    /// written has changes; those of the vault and the journal, and of [`Core::open`].
+    pub async fn open(self, opened: home::Opened) -> Result<Opened> {
+        let objects = Objects::open(&opened.vault, opened.owner())?;
+        let made = objects.crash().await?;
+        if let (Some(made), Some(wanted)) =
+            (made, self.crash.filter(|wanted| made != Some(*wanted)))
+        {
+            let (made, wanted) = (made.word(), wanted.word());
+            let error =
+                error!(Invalid, "the device was made with crash = \"{made}\", not \"{wanted}\"");
+            return Err(error.next(format!("set crash = \"{made}\", or remove crash")));
+        }
+        if opened.is_preview {
+            return Ok(Opened { core: None, loss: None });
+        }
+        let crash = match made {
+            Some(crash) => crash,
+            None => {
+                let crash = self.crash.unwrap_or_else(|| self.redundancy.usual_crash());
+                self.end_making(&opened, &objects, crash).await?;
+                crash
+            }
+        };
+        let (mode, loss) = self.mode(&opened, crash).await?;
+        let Self { name, env, data, redundancy, .. } = self;
+        let (vault, device) = (opened.vault.clone(), opened.vault.uuid());
+        let parts = Parts { name, env, data, vault, objects, mode, device, redundancy };
+        let core = Some(Rc::new(Core::open(parts).await?));
+        Ok(Opened { core, loss })
+    }
+
+    async fn end_making(
+        &self,
+        opened: &home::Opened,
+        objects: &Objects,
+        crash: Crash,
+    ) -> Result<()> {
+        if self.data.info().read_only {
+            return Ok(());
+        }
+        // Bytes of an earlier time are durable before their checksums are.
+        self.data.flush().await?;
+        let blocks = facts(self.data.info()).size / BLOCK_BYTES;
+        let done = if self.has_zeros(blocks * BLOCK_BYTES).await? { blocks } else { 0 };
+        objects.end_making(&opened.vault, crash, done).await
+    }
+
+    /// Whether the lower reports its first `bytes` bytes as zeros.
+    async fn has_zeros(&self, bytes: u64) -> Result<bool> {
+        let mut at = 0;
+        while let Some(range) = ByteRange::between(at, bytes) {
+            let done = self.data.call(Op::Status { range, extents: Vec::new() }).await;
+            done.result?;
+            let Op::Status { extents, .. } = done.op else {
+                unreachable!("a request returns with its own operation")
+            };
+            if extents.is_empty() || extents.iter().any(|extent| extent.state == State::Data) {
+                return Ok(false);
+            }
+            at += extents.iter().map(|extent| extent.len).sum::<u64>();
+        }
+        Ok(true)
+    }
+
+    async fn mode(&self, opened: &home::Opened, crash: Crash) -> Result<(Mode, Option<Loss>)> {
+        let (vault, owner, data) = (&opened.vault, opened.owner(), &self.data);
+        let Some(ring) = opened.journal.as_ref().filter(|_| crash == Crash::Journal) else {
+            return Ok((Mode::Regions(self.regions(opened).await?), None));
+        };
+        if data.info().read_only {
+            self.check_settled(ring).await?;
+            // All changes are in place, and no region was ever marked: every difference is damage.
+            return Ok((Mode::Regions(self.regions(opened).await?), None));
+        }
+        let options = Options {
+            uuid: Some(vault.uuid()),
+            ring_bytes: None,
+            accept_loss: opened.accepts_loss,
+        };
+        let target = Target::new(data, vault, owner, vault.uuid())?;
+        let found = Journal::open(&self.env, ring, 0, &options, target).await;
+        let (journal, recovered) = found.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => missing_ring(&error),
+            _ => error,
+        })?;
+        Ok((Mode::Journal(journal), recovered.loss))
+    }
+
+    async fn regions(&self, opened: &home::Opened) -> Result<Regions> {
+        let division = Division::new(facts(self.data.info()).size, REGION_BYTES)?;
+        let object = (opened.owner(), Objects::REGIONS);
+        Regions::open(&self.env, &opened.vault, object, division, CLEAR_DELAY).await
+    }
+
+    /// Checks that the ring of a device that cannot be written has no changes.
+    async fn check_settled(&self, ring: &Lower) -> Result<()> {
+        let found = Journal::check(&self.env, ring, 0).await?;
+        if found.records == 0 && !found.is_damaged {
+            return Ok(());
+        }
+        let error = error!(
+            ReadOnly,
+            "{} has {} changes in its journal that are not in place, and its disk is read-only",
+            self.name,
+            found.parts
+        );
+        Err(error.next("start the graph with a disk that can be written, and stop it in order"))
+    }
+}
+
+/// Returns the error of a device without its journal.
+fn missing_ring(error: &Error) -> Error {
+    error!(Corrupt, "the journal of the device is missing ({})", error.message())
+        .next("bring back the disk with the journal")
+}
+
+impl Redundancy {
+    /// Returns the value of the option `crash` of a device that does not set it.
+    pub fn usual_crash(self) -> Crash {
+        match self {
+            Self::None => Crash::Journal,
+            Self::Below | Self::Above => Crash::Regions,
+        }
+    }
+}
+
+impl Opened {
+    /// Returns the device.
+    ///
+    /// # Errors
+    /// `Stopped` before the live change that makes it is committed, when no request reaches it.
+    pub fn core(&self) -> Result<&Rc<Core>> {
+        match &self.core {
+            Some(core) => Ok(core),
+            None => bail!(Stopped, "the live change is not committed yet"),
+        }
+    }
+
+    /// Ends the work of the device, before its vault is closed. After an error the next opening recovers.
+    pub fn finish(&self) -> LocalFuture<()> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            if let Some(core) = core {
+                let _ = core.close().await;
+            }
+        })
+    }
+
+    /// Describes the accepted loss.
+    pub fn loss_words(&self) -> Option<String> {
+        let loss = self.loss.as_ref()?;
+        let bytes: u64 = loss.ranges.iter().map(|(_, range)| range.len()).sum();
+        Some(format!(
+            "the journal was damaged: {} records and {} of data are lost",
+            loss.missing,
+            write_size(bytes)
+        ))
+    }
+}
