@@ -1,5 +1,4 @@
-//! Features that a lower lacks, emulated by a device above: zeros written as data, a discard that does nothing,
-//! blocks smaller than those of the lower.
+//! Features that a device lacks, emulated above it: zeros written as data, a discard that does nothing, smaller blocks.
 
 use crate::control::Resolved;
 use crate::{
@@ -10,30 +9,55 @@ use crate::{
 /// Length of the emulating device's buffer of zeros, in bytes.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// A device that emulates features which its lower lacks, such as smaller blocks.
-pub struct Emulate {
-    lower: Lower,
+/// A device that emulates features which the blocks below lack, such as a smaller size. They are those of a lower, or of the
+/// device itself.
+pub struct Emulate<B = Lower> {
+    below: B,
     info: Info,
     env: Env,
     zeros: Buf,
     lock: RangeLock,
 }
 
+/// Blocks below an emulating device.
+#[allow(async_fn_in_trait, reason = "one core drives each graph; its futures are not Send")]
+pub trait Blocks: 'static {
+    /// Returns the facts about the blocks.
+    fn info(&self) -> &Info;
+
+    /// Carries out a request of whole blocks.
+    ///
+    /// # Errors
+    /// Errors of the device with the blocks.
+    async fn carry_out(&self, op: &mut Op) -> Result<()>;
+}
+
+impl Blocks for Lower {
+    fn info(&self) -> &Info {
+        self.info()
+    }
+
+    async fn carry_out(&self, op: &mut Op) -> Result<()> {
+        self.forward(op).await
+    }
+}
+
 impl Emulate {
-    /// Resources that one request needs in an emulating device.
+    /// Resources that one request needs in an emulating device over a lower.
     pub const NEEDS: Needs =
         Needs { children: 1, scratch_copies: 2, standing_bytes: ZEROS_BYTES as u32, ..Needs::LEAF };
 
-    /// Creates an emulating device over `lower` with blocks of `block_size` bytes: a power of two from 512 up to the
-    /// block size of the lower.
+    /// Whether a device with this `info` lacks a feature that [`Emulate`] provides, or has larger blocks than
+    /// `block_size`.
+    pub fn is_needed(info: &Info, block_size: u32) -> bool {
+        !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
+    }
+
+    /// Returns the facts about a device with blocks of `block_size` bytes over blocks with the facts `below`.
     ///
     /// # Errors
-    /// `Limit` if the pool has no room for the buffer of zeros, or if the lower takes no request of three of its
-    /// blocks.
-    pub fn new(env: &Env, lower: Lower, block_size: u32) -> Result<Self> {
-        let zeros = env.buf(ZEROS_BYTES)?;
-        zeros.write().fill(0);
-        let below = lower.info();
+    /// `Limit` as [`Emulate::new`].
+    pub fn facts(below: &Info, block_size: u32) -> Result<Info> {
         let mut info = Info { block_size: block_size.min(below.block_size), ..below.clone() };
         if info.block_size < below.block_size {
             // A request widened to whole blocks may grow at both ends.
@@ -50,19 +74,37 @@ impl Emulate {
             }
             info.max_transfer = most;
         }
-        Ok(Self { lower, info, env: env.clone(), zeros, lock: RangeLock::new() })
+        Ok(info)
+    }
+}
+
+impl<B: Blocks> Emulate<B> {
+    /// Creates an emulating device over `below` with blocks of `block_size` bytes: a power of two from 512 up to the
+    /// block size of the lower.
+    ///
+    /// # Errors
+    /// `Limit` if the pool has no room for the buffer of zeros, or if the lower takes no request of three of its
+    /// blocks.
+    pub fn new(env: &Env, below: B, block_size: u32) -> Result<Self> {
+        let zeros = env.buf(ZEROS_BYTES)?;
+        zeros.write().fill(0);
+        let info = Emulate::facts(below.info(), block_size)?;
+        Ok(Self { below, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
 
-    /// Whether a device with this `info` lacks a feature that [`Emulate`] provides, or has larger blocks than
-    /// `block_size`.
-    pub fn is_needed(info: &Info, block_size: u32) -> bool {
-        !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
+    /// Returns the blocks below.
+    pub fn below(&self) -> &B {
+        &self.below
+    }
+
+    async fn call(&self, mut op: Op) -> Result<()> {
+        self.below.carry_out(&mut op).await
     }
 
     /// Returns the smallest range of whole blocks of the lower that holds `range`; `None` if `range` consists of such
     /// blocks.
     fn widened(&self, range: ByteRange) -> Option<ByteRange> {
-        let block = self.lower.info().block_size;
+        let block = self.below.info().block_size;
         if range.is_aligned(block) {
             return None;
         }
@@ -72,17 +114,21 @@ impl Emulate {
     async fn read(&self, request: &mut Op) -> Result<()> {
         let range = request.range().expect("a read has a range");
         let Some(wide) = self.widened(range) else {
-            return self.lower.forward(request).await;
+            return self.below.carry_out(request).await;
         };
         let buf = self.env.pool().scratch(wide.len() as usize).await?;
         let Op::Read { into, avoid, last_resort, .. } = request else {
             unreachable!("only reads are read");
         };
         let (avoided, last_resort) = (*avoid, *last_resort);
-        let read = Op::Read { range: wide, into: buf, avoid: avoided, last_resort };
-        let done = self.lower.call(read).await;
-        *avoid = done.copies();
-        *into = done.into_buf()?.slice(within(wide, range));
+        let mut read = Op::Read { range: wide, into: buf, avoid: avoided, last_resort };
+        let done = self.below.carry_out(&mut read).await;
+        let Op::Read { into: found, avoid: copies, .. } = read else {
+            unreachable!("a request returns with its own operation")
+        };
+        *avoid = copies;
+        done?;
+        *into = found.slice(within(wide, range));
         Ok(())
     }
 
@@ -91,23 +137,34 @@ impl Emulate {
     async fn write(&self, range: ByteRange, data: Buf, fua: bool, restores: Copies) -> Result<()> {
         let Some(wide) = self.widened(range) else {
             let _shared = self.lock.lock(range, Mode::Shared).await;
-            return self.lower.call(Op::Write { range, data, fua, restores }).await.result;
+            return self.call(Op::Write { range, data, fua, restores }).await;
         };
         let _alone = self.lock.lock(wide, Mode::Exclusive).await;
         let scratch = self.env.pool().scratch(wide.len() as usize).await?;
-        let read = Op::Read { range: wide, into: scratch, avoid: restores, last_resort: false };
-        let old = self.lower.call(read).await.into_buf()?;
+        let mut read = Op::Read { range: wide, into: scratch, avoid: restores, last_resort: false };
+        self.below.carry_out(&mut read).await?;
+        let Op::Read { into: old, .. } = read else {
+            unreachable!("a request returns with its own operation")
+        };
         let new = self.env.pool().scratch(wide.len() as usize).await?;
         new.write().copy_from_slice(&old.read());
         new.slice(within(wide, range)).write().copy_from_slice(&data.read());
-        self.lower.call(Op::Write { range: wide, data: new, fua, restores }).await.result
+        self.call(Op::Write { range: wide, data: new, fua, restores }).await
     }
 
     async fn zero(&self, range: ByteRange, unmap: bool, fua: bool) -> Result<()> {
-        if self.lower.info().native_zeroes && self.widened(range).is_none() {
-            let _shared = self.lock.lock(range, Mode::Shared).await;
-            return self.lower.call(Op::WriteZeroes { range, unmap, fua }).await.result;
+        let whole = self.whole(range).filter(|_| self.below.info().native_zeroes);
+        let Some(whole) = whole else { return self.write_zeros(range, fua).await };
+        for edge in [(range.start(), whole.start()), (whole.end(), range.end())] {
+            if let Some(edge) = ByteRange::between(edge.0, edge.1) {
+                self.write_zeros(edge, fua).await?;
+            }
         }
+        let _shared = self.lock.lock(whole, Mode::Shared).await;
+        self.call(Op::WriteZeroes { range: whole, unmap, fua }).await
+    }
+
+    async fn write_zeros(&self, range: ByteRange, fua: bool) -> Result<()> {
         let most = (ZEROS_BYTES as u64).min(u64::from(self.info.max_transfer));
         let mut at = range.start();
         while at < range.end() {
@@ -120,18 +177,20 @@ impl Emulate {
         Ok(())
     }
 
-    /// Discards the whole blocks of the lower in `range`. The bytes at the edges keep their content, which the
-    /// contract of a discard allows.
+    /// Returns the whole blocks below in `range`.
+    fn whole(&self, range: ByteRange) -> Option<ByteRange> {
+        let block = u64::from(self.below.info().block_size);
+        let end = range.end() - range.end() % block;
+        ByteRange::between(range.start().next_multiple_of(block), end)
+    }
+
+    /// Discards the whole blocks below in `range`. The bytes at the edges keep their content, which the contract of a
+    /// discard allows.
     async fn discard(&self, range: ByteRange, fua: bool) -> Result<()> {
-        let block = u64::from(self.lower.info().block_size);
-        let whole = ByteRange::between(
-            range.start().next_multiple_of(block),
-            range.end() - range.end() % block,
-        );
-        match whole {
-            Some(range) if self.lower.info().discard => {
+        match self.whole(range) {
+            Some(range) if self.below.info().discard => {
                 let _shared = self.lock.lock(range, Mode::Shared).await;
-                self.lower.call(Op::Discard { range, fua }).await.result
+                self.call(Op::Discard { range, fua }).await
             }
             _ => Ok(()),
         }
@@ -139,10 +198,10 @@ impl Emulate {
 
     async fn status(&self, range: ByteRange) -> Result<Vec<crate::Extent>> {
         let wide = self.widened(range).unwrap_or(range);
-        let done = self.lower.call(Op::Status { range: wide, extents: Vec::new() }).await;
-        done.result?;
-        let Op::Status { extents, .. } = done.op else {
-            unreachable!("a lower returns the request that it was given")
+        let mut status = Op::Status { range: wide, extents: Vec::new() };
+        self.below.carry_out(&mut status).await?;
+        let Op::Status { extents, .. } = status else {
+            unreachable!("a request returns with its own operation")
         };
         Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }
@@ -153,28 +212,38 @@ fn within(wide: ByteRange, range: ByteRange) -> std::ops::Range<usize> {
     from..from + range.len() as usize
 }
 
-impl Device for Emulate {
+impl<B: Blocks> Device for Emulate<B> {
     fn info(&self) -> &Info {
         &self.info
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
-        match &mut request.op {
-            Op::Read { .. } => self.read(&mut request.op).await,
+        Blocks::carry_out(self, &mut request.op).await
+    }
+
+    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
+        Ok(Resolved::same(range, ""))
+    }
+}
+
+impl<B: Blocks> Blocks for Emulate<B> {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    async fn carry_out(&self, op: &mut Op) -> Result<()> {
+        match op {
+            Op::Read { .. } => self.read(op).await,
             Op::Write { range, data, fua, restores } => {
                 self.write(*range, data.clone(), *fua, *restores).await
             }
             Op::WriteZeroes { range, unmap, fua } => self.zero(*range, *unmap, *fua).await,
             Op::Discard { range, fua } => self.discard(*range, *fua).await,
-            Op::Flush => self.lower.flush().await,
+            Op::Flush => self.call(Op::Flush).await,
             Op::Status { range, extents } => {
                 *extents = self.status(*range).await?;
                 Ok(())
             }
         }
-    }
-
-    async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
-        Ok(Resolved::same(range, ""))
     }
 }

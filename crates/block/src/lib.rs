@@ -49,7 +49,7 @@ pub use control::{
 pub use copies::{COPIES_MAX, Copies, CopyNumbers};
 pub use deadline::{Deadline, Guard};
 pub use device::{Below, Device, Handover, Hooks, Push};
-pub use emulate::Emulate;
+pub use emulate::{Blocks, Emulate};
 pub use env::{Env, Mono};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{EVENTS_MAX, Event, Events, Level, RecordedEvent, What};

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Info, Result, StateStore, Table};
+use block::{Found, Info, Result, StateStore, Table};
 use engine::AnyDevice;
-use meta::home::{HomeParts, Objects, Room};
+use meta::home::{self, HomeParts, Objects, Room};
 use meta::vault::page::PAGE_BYTES;
 
 use crate::{
@@ -104,12 +104,30 @@ impl Stored {
         lowers: &[Info],
         state: Rc<dyn StateStore>,
     ) -> Result<Room> {
-        let objects = (self.objects)(given, lowers[0].size).map_err(|faults| {
-            let words = faults.first().map_or("", |fault| &fault.message).to_owned();
-            block::Error::new(block::ErrorKind::Invalid, words)
-        })?;
+        let objects = self.objects_of(given, lowers)?;
         let keeps_data = self.bytes != Bytes::Private;
         Room::find(kind.name, objects, lowers, state, keeps_data)
+    }
+
+    /// Checks that the state found in labels, if any, fits the device and the facts about its lowers.
+    ///
+    /// # Errors
+    /// As [`home::check_found`].
+    pub fn check_found(
+        &self,
+        kind: &Kind,
+        given: &DeviceConfig,
+        lowers: &[Info],
+        found: &[Found],
+    ) -> Result<()> {
+        home::check_found(kind.name, &self.objects_of(given, lowers)?, lowers, found)
+    }
+
+    fn objects_of(&self, given: &DeviceConfig, lowers: &[Info]) -> Result<Objects> {
+        (self.objects)(given, lowers[0].size).map_err(|faults| {
+            let words = faults.first().map_or("", |fault| &fault.message).to_owned();
+            block::Error::new(block::ErrorKind::Invalid, words)
+        })
     }
 
     /// Makes a device of the kind `kind` with the room `room`. The lowers of `args` are those of [`parts`].

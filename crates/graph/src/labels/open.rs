@@ -117,7 +117,10 @@ impl Probe {
     /// Labels the disks that need a label. With `held`, the states of devices reach the labels only with
     /// [`Labels::commit`].
     async fn labelled(mut self, planned: &Planned, held: bool) -> Result<Labels, Vec<Error>> {
-        let refusals = self.refusals_of(planned);
+        let mut refusals = self.refusals_of(planned);
+        if refusals.is_empty() {
+            refusals = self.misfits(planned);
+        }
         if !refusals.is_empty() {
             return Err(refusals);
         }

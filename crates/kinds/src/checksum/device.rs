@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use block::control::copies::Ranges;
 use block::{
-    ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Op, RangeLock, Reservation,
-    Result, State, TaskGroup, What, bail, push_extent,
+    Blocks, ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Op, RangeLock,
+    Reservation, Result, State, TaskGroup, What, bail, push_extent,
 };
 use meta::Uuid;
 use meta::journal::Journal;
@@ -126,6 +126,7 @@ pub fn facts(lower: &Info) -> Info {
         size: lower.data_bytes() - lower.data_bytes() % BLOCK_BYTES,
         block_size: block,
         padding: 0,
+        native_zeroes: true,
         preferred_io: lower.preferred_io.max(block),
         max_transfer: most - most % block,
         volatile_cache: true,
@@ -303,6 +304,16 @@ impl Core {
         };
         closing.done();
         flushed.and(ended)
+    }
+}
+
+impl Blocks for Core {
+    fn info(&self) -> &Info {
+        &self.inner.info
+    }
+
+    async fn carry_out(&self, op: &mut Op) -> Result<()> {
+        self.submit(op).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! The device of the kind: its core in a home, with the report and the commands.
+//! The device of the kind: its home, with the report and the commands.
 
 use std::rc::Rc;
 
@@ -10,18 +10,18 @@ use block::{ByteRange, Device, Health, Info, Report, Request, Result};
 use kind::home::Home;
 
 use super::device::{Core, Mode, Numbers, Redundancy};
-use super::opening::Opened;
+use super::opening::{Front, Opened};
 
 /// A checksum device.
 pub struct Checksum {
     pub info: Info,
     pub redundancy: Redundancy,
-    pub home: Home<Opened>,
+    pub home: Home<Rc<Opened>>,
 }
 
 impl Checksum {
-    async fn core(&self) -> Result<&Rc<Core>> {
-        self.home.get().await?.core()
+    async fn front(&self) -> Result<&Front> {
+        self.home.get().await?.front()
     }
 }
 
@@ -31,7 +31,7 @@ impl Device for Checksum {
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
-        self.core().await?.submit(&mut request.op).await
+        self.front().await?.submit(&mut request.op).await
     }
 
     async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
@@ -49,7 +49,7 @@ impl Device for Checksum {
         }
         Box::pin(async move {
             let range = command.range.or(ByteRange::new(0, self.info.size));
-            let core = self.core().await?;
+            let core = self.front().await?.core();
             let pending = match (self.redundancy, range) {
                 (Redundancy::Above, Some(range)) => core.unverified(range),
                 _ => Ranges::of(Vec::new(), None),
@@ -60,7 +60,7 @@ impl Device for Checksum {
 
     fn report(&self) -> Report {
         let Some(opened) = self.home.now() else { return Report::default() };
-        let mut report = opened.core.as_deref().map_or_else(Report::default, report);
+        let mut report = opened.front.as_ref().map_or_else(Report::default, |it| report(it.core()));
         if let Some(words) = opened.loss_words() {
             report.health = report.health.max(Health::Degraded);
             report.summary = words;

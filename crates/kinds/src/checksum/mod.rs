@@ -53,7 +53,7 @@ use block::control::copies::Pending;
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
-use block::{Needs, Result};
+use block::{Emulate, Info, Needs, Result, bail};
 use kind::home::{self, HomeParts};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, META,
@@ -131,6 +131,10 @@ fn objects(given: &DeviceConfig, lower_bytes: u64) -> Plan<home::Objects> {
     }
     let cache = given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT);
     let objects = Objects::declare(lower_bytes).cached(cache);
+    let objects = match crash(given) {
+        Some(crash) => objects.fixed(CRASH.name, crash.word()),
+        None => objects,
+    };
     Ok(match may_have_journal(given) {
         true => objects.held(Journal::standing_bytes(Objects::ring_bytes(lower_bytes))),
         false => objects,
@@ -139,33 +143,52 @@ fn objects(given: &DeviceConfig, lower_bytes: u64) -> Plan<home::Objects> {
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let data = &given.lowers[0];
-    let info = facts(&data.info);
-    if u64::from(data.info.block_size) > BLOCK_BYTES || info.max_transfer == 0 {
+    let block_size = data.info.block_size;
+    if u64::from(block_size) > BLOCK_BYTES {
         let words = format!(
-            "{:?} has blocks of {} bytes and accepts at most {} bytes at once; checksums need blocks of at most \
-             {BLOCK_BYTES}, and requests of as many",
-            data.name, data.info.block_size, data.info.max_transfer
+            "{:?} has blocks of {block_size} bytes; checksums need blocks of at most {BLOCK_BYTES}",
+            data.name
         );
         return Err(vec![Fault::new("on", words)]);
     }
-    // A part of the journal may be read again for a request.
-    let again = if may_have_journal(given) { PIECE_BYTES as u32 } else { 0 };
-    let needs = Needs { scratch_bytes: NEEDS.scratch_bytes + again, ..NEEDS };
+    let info = info(&data.info).map_err(|error| vec![Fault::new("on", error.to_string())])?;
+    let mut needs = NEEDS;
+    if may_have_journal(given) {
+        // A part of the journal may be read again for a request.
+        needs.scratch_bytes += PIECE_BYTES as u32;
+    }
+    if u64::from(block_size) < BLOCK_BYTES {
+        let Needs { scratch_copies, standing_bytes, .. } = Emulate::NEEDS;
+        needs.scratch_copies += scratch_copies;
+        needs.standing_bytes += standing_bytes;
+    }
     Ok(DevicePlan { info, needs })
 }
 
-fn make(args: MakerArgs<'_>, home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
+/// Returns the facts about a device over `data`: it has the blocks of its lower.
+fn info(data: &Info) -> Result<Info> {
+    Emulate::facts(&facts(data), data.block_size)
+}
+
+fn make(args: MakerArgs<'_>, mut home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, around, .. } = args;
     let (data, name) = (lowers.remove(0), config.name.clone());
-    let (crash, redundancy) = (crash(config), Redundancy::of(&around));
-    let opening = Opening { name, env: env.clone(), data: data.clone(), redundancy, crash };
+    let redundancy = Redundancy::of(&around);
+    let wanted = crash(config).unwrap_or_else(|| redundancy.usual_crash());
+    let made = home.fix(CRASH.name, wanted.word());
+    let crash = Crash::of(&made);
+    let env = env.clone();
     Box::pin(async move {
+        let Some(crash) = crash else {
+            bail!(Corrupt, "the state of the checksum in the label has crash = {made:?}");
+        };
+        let opening = Opening { name, env, data: data.clone(), redundancy, crash };
         let build = move |opened| {
             let opening = opening.clone();
-            Box::pin(opening.open(opened)) as LocalFuture<Result<opening::Opened>>
+            Box::pin(opening.open(opened)) as LocalFuture<Result<Rc<opening::Opened>>>
         };
         let home = home.open_until(build, opening::Opened::finish).await?;
-        let device = Checksum { info: facts(data.info()), redundancy, home: home.clone() };
+        let device = Checksum { info: info(data.info())?, redundancy, home: home.clone() };
         Ok(home.device(device) as Rc<dyn AnyDevice>)
     })
 }

@@ -1,6 +1,6 @@
 //! The objects of a checksum device in its vault.
 
-use block::{Result, bail, error};
+use block::{Result, error};
 use kind::home;
 use meta::regions::{Division, Regions};
 use meta::ring::RING_BYTES_MIN;
@@ -14,10 +14,10 @@ const SUMS: u32 = 0;
 const FACTS: u32 = 1;
 const REGIONS: u32 = 2;
 
-/// Number of records of the facts: the progress of the first checksums, and the value of the option `crash`.
+/// Number of records of the facts: the progress of the first checksums, and whether the making has ended.
 const FACTS_COUNT: u64 = 2;
 pub const PROGRESS: u64 = 0;
-const CRASH: u64 = 1;
+const MADE: u64 = 1;
 
 /// Bytes of a region of a device.
 pub const REGION_BYTES: u64 = 1 << 20;
@@ -118,34 +118,23 @@ impl Objects {
         Ok(Self { sums: Array::new(vault, sums), facts: Array::new(vault, facts) })
     }
 
-    /// Returns the value of the option `crash` with which the device was made; `None` if its making has not ended.
+    /// Whether the making of the device has ended.
     ///
     /// # Errors
-    /// `Corrupt` for an unknown value; errors of reading the vault.
-    pub async fn crash(&self) -> Result<Option<Crash>> {
-        let number = self.facts.get(CRASH).await?.get();
-        match Crash::ALL.into_iter().find(|crash| crash.number() == number) {
-            None if number != 0 => bail!(Corrupt, "the vault has {number} as the option crash"),
-            crash => Ok(crash),
-        }
+    /// Errors of reading the vault.
+    pub async fn is_made(&self) -> Result<bool> {
+        Ok(self.facts.get(MADE).await?.get() != 0)
     }
 
-    /// Ends the making of a device, durably: stores the option `crash`, and that the first `done` blocks have checksums.
+    /// Ends the making of a device, durably: the first `done` blocks have checksums.
     ///
     /// # Errors
     /// Errors of the vault.
-    pub async fn end_making(&self, vault: &Vault, crash: Crash, done: u64) -> Result<()> {
+    pub async fn end_making(&self, vault: &Vault, done: u64) -> Result<()> {
         let mut transaction = vault.begin();
         self.facts.set(&mut transaction, PROGRESS, &U64::new(done))?;
-        self.facts.set(&mut transaction, CRASH, &U64::new(crash.number()))?;
+        self.facts.set(&mut transaction, MADE, &U64::new(1))?;
         vault.commit(transaction).await
-    }
-}
-
-impl Crash {
-    /// Returns the number for the value in the vault.
-    fn number(self) -> u64 {
-        self as u64 + 1
     }
 }
 
@@ -161,11 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn crash_has_a_word_and_a_number_for_each_value() {
+    fn each_value_of_crash_has_its_word() {
         for crash in Crash::ALL {
             assert_eq!(Crash::of(crash.word()), Some(crash));
         }
-        assert_eq!(Crash::ALL.map(Crash::number), [1, 2]);
         assert_eq!(Crash::of("parity"), None);
     }
 }

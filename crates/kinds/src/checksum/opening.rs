@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Op, Result, State, bail, error};
+use block::{
+    Blocks as _, ByteRange, Emulate, Env, Error, ErrorKind, Lower, Op, Result, State, bail, error,
+};
 use kind::home;
 use meta::journal::{Journal, Loss, Options};
 use meta::regions::{Division, Regions};
@@ -17,10 +19,46 @@ use super::sums::BLOCK_BYTES;
 /// Time without writes after which the mark of a region is removed.
 const CLEAR_DELAY: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// An open checksum device as its clients see it: with the blocks of its lower.
+pub enum Front {
+    /// The lower has blocks of 4096 bytes, too.
+    Whole(Core),
+    /// The lower has smaller blocks.
+    Parts(Emulate<Core>),
+}
+
+impl Front {
+    fn new(core: Core, env: &Env, block_size: u32) -> Result<Self> {
+        match u64::from(block_size) < BLOCK_BYTES {
+            true => Emulate::new(env, core, block_size).map(Self::Parts),
+            false => Ok(Self::Whole(core)),
+        }
+    }
+
+    /// Carries out a request.
+    ///
+    /// # Errors
+    /// As [`Core::submit`].
+    pub async fn submit(&self, op: &mut Op) -> Result<()> {
+        match self {
+            Self::Whole(core) => core.submit(op).await,
+            Self::Parts(parts) => parts.carry_out(op).await,
+        }
+    }
+
+    /// Returns the core.
+    pub fn core(&self) -> &Core {
+        match self {
+            Self::Whole(core) => core,
+            Self::Parts(parts) => parts.below(),
+        }
+    }
+}
+
 /// A checksum device with an open vault.
 pub struct Opened {
     /// The device; `None` before the live change that makes it is committed.
-    pub core: Option<Rc<Core>>,
+    pub front: Option<Front>,
     /// The loss of changes in the journal that the operator has accepted.
     pub loss: Option<Loss>,
 }
@@ -36,60 +74,43 @@ pub struct Opening {
     pub data: Lower,
     /// Place of redundancy.
     pub redundancy: Redundancy,
-    /// The option `crash` of the spec.
-    pub crash: Option<Crash>,
+    /// The option `crash` with which the device was made.
+    pub crash: Crash,
 }
 
 impl Opening {
     /// Opens the device in an open vault. Ends the making of a new one.
     ///
     /// # Errors
-    /// `Invalid` if the device was made with another value of `crash`; `ReadOnly` if the journal of a device that cannot be
-    /// written has changes; those of the vault and the journal, and of [`Core::open`].
-    pub async fn open(self, opened: home::Opened) -> Result<Opened> {
-        let objects = Objects::open(&opened.vault, opened.owner())?;
-        let made = objects.crash().await?;
-        if let (Some(made), Some(wanted)) =
-            (made, self.crash.filter(|wanted| made != Some(*wanted)))
-        {
-            let (made, wanted) = (made.word(), wanted.word());
-            let error =
-                error!(Invalid, "the device was made with crash = \"{made}\", not \"{wanted}\"");
-            return Err(error.next(format!("set crash = \"{made}\", or remove crash")));
-        }
-        if opened.is_preview {
-            return Ok(Opened { core: None, loss: None });
-        }
-        let crash = match made {
-            Some(crash) => crash,
-            None => {
-                let crash = self.crash.unwrap_or_else(|| self.redundancy.usual_crash());
-                self.end_making(&opened, &objects, crash).await?;
-                crash
-            }
-        };
-        let (mode, loss) = self.mode(&opened, crash).await?;
-        let Self { name, env, data, redundancy, .. } = self;
-        let (vault, device) = (opened.vault.clone(), opened.vault.uuid());
-        let parts = Parts { name, env, data, vault, objects, mode, device, redundancy };
-        let core = Some(Rc::new(Core::open(parts).await?));
-        Ok(Opened { core, loss })
+    /// `ReadOnly` if the journal of a device that cannot be written has changes; those of the vault and the journal, and of [`Core::open`].
+    pub async fn open(self, opened: home::Opened) -> Result<Rc<Opened>> {
+        self.open_front(opened).await.map(Rc::new)
     }
 
-    async fn end_making(
-        &self,
-        opened: &home::Opened,
-        objects: &Objects,
-        crash: Crash,
-    ) -> Result<()> {
-        if self.data.info().read_only {
-            return Ok(());
+    async fn open_front(self, opened: home::Opened) -> Result<Opened> {
+        let objects = Objects::open(&opened.vault, opened.owner())?;
+        if opened.is_preview {
+            return Ok(Opened { front: None, loss: None });
         }
+        if !objects.is_made().await? && !self.data.info().read_only {
+            self.end_making(&opened, &objects).await?;
+        }
+        let (mode, loss) = self.mode(&opened).await?;
+        let Self { name, env, data, redundancy, .. } = self;
+        let (env_of, block_size) = (env.clone(), data.info().block_size);
+        let (vault, device) = (opened.vault.clone(), opened.vault.uuid());
+        let parts = Parts { name, env, data, vault, objects, mode, device, redundancy };
+        let core = Core::open(parts).await?;
+        let front = Some(Front::new(core, &env_of, block_size)?);
+        Ok(Opened { front, loss })
+    }
+
+    async fn end_making(&self, opened: &home::Opened, objects: &Objects) -> Result<()> {
         // Bytes of an earlier time are durable before their checksums are.
         self.data.flush().await?;
         let blocks = facts(self.data.info()).size / BLOCK_BYTES;
         let done = if self.has_zeros(blocks * BLOCK_BYTES).await? { blocks } else { 0 };
-        objects.end_making(&opened.vault, crash, done).await
+        objects.end_making(&opened.vault, done).await
     }
 
     /// Whether the lower reports its first `bytes` bytes as zeros.
@@ -109,9 +130,9 @@ impl Opening {
         Ok(true)
     }
 
-    async fn mode(&self, opened: &home::Opened, crash: Crash) -> Result<(Mode, Option<Loss>)> {
+    async fn mode(&self, opened: &home::Opened) -> Result<(Mode, Option<Loss>)> {
         let (vault, owner, data) = (&opened.vault, opened.owner(), &self.data);
-        let Some(ring) = opened.journal.as_ref().filter(|_| crash == Crash::Journal) else {
+        let Some(ring) = opened.journal.as_ref().filter(|_| self.crash == Crash::Journal) else {
             return Ok((Mode::Regions(self.regions(opened).await?), None));
         };
         if data.info().read_only {
@@ -176,19 +197,19 @@ impl Opened {
     ///
     /// # Errors
     /// `Stopped` before the live change that makes it is committed, when no request reaches it.
-    pub fn core(&self) -> Result<&Rc<Core>> {
-        match &self.core {
-            Some(core) => Ok(core),
+    pub fn front(&self) -> Result<&Front> {
+        match &self.front {
+            Some(front) => Ok(front),
             None => bail!(Stopped, "the live change is not committed yet"),
         }
     }
 
     /// Ends the work of the device, before its vault is closed. After an error the next opening recovers.
-    pub fn finish(&self) -> LocalFuture<()> {
-        let core = self.core.clone();
+    pub fn finish(self: &Rc<Self>) -> LocalFuture<()> {
+        let opened = self.clone();
         Box::pin(async move {
-            if let Some(core) = core {
-                let _ = core.close().await;
+            if let Some(front) = &opened.front {
+                let _ = front.core().close().await;
             }
         })
     }

@@ -28,7 +28,7 @@ pub use device::{Homed, VERBS};
 pub use labels::Labels;
 pub use objects::{OBJECTS_MAX, Objects};
 pub use opening::{Access, Opening, Store};
-pub use room::Room;
+pub use room::{Room, check_found};
 pub use store::Opened;
 
 use crate::vault::Vault;
@@ -60,6 +60,18 @@ pub struct HomeParts {
 }
 
 impl HomeParts {
+    /// Returns the value of the option `name` with which the device was made. A new device is made with `value`, which its
+    /// state in labels then has, as with [`Objects::fixed`]. So an option can be fixed whose default depends on other devices.
+    pub fn fix(&mut self, name: &str, value: &str) -> String {
+        let record = &mut self.room.record;
+        if let Some(made) = record.fixed_value(name) {
+            return made.to_owned();
+        }
+        record.fixed.push((name.to_owned(), value.to_owned()));
+        record.fixed.sort_unstable();
+        value.to_owned()
+    }
+
     /// Opens the vault, or makes it with its objects on new disks. `build` returns the kind's handles to its objects. If
     /// a live change makes the device, the vault opens for writing once the change is committed, and `build` is called
     /// a second time.

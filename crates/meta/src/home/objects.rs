@@ -75,7 +75,8 @@ impl Objects {
         self.object(ObjectKind::Bitmap, 0, length)
     }
 
-    /// Records the value of an option at the making of the device: later starts refuse another value.
+    /// Records the value of an option at the making of the device: later starts refuse another value. A start without a value
+    /// accepts that of the device.
     pub fn fixed(mut self, option: &str, value: impl ToString) -> Self {
         self.fixed.push((option.to_owned(), value.to_string()));
         self.fixed.sort_unstable();

@@ -161,6 +161,12 @@ impl Record {
         Ok(Self { kind, vault, lower_bytes, place, journal_bytes, ranges, fixed, own })
     }
 
+    /// Returns the value of an option with which the device was made, if its state has one.
+    pub fn fixed_value(&self, name: &str) -> Option<&str> {
+        let fixed = self.fixed.iter().find(|(fixed, _)| fixed == name);
+        fixed.map(|(_, value)| value.as_str())
+    }
+
     /// Returns the number of bytes of the room.
     pub fn room_bytes(&self) -> u64 {
         bytes_of(&self.ranges)

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use block::units::write_size;
 use block::{
-    ByteRange, Error, ErrorKind, Info, Port, Result, StateStore, Table, TableError, bail, error,
+    ByteRange, Error, ErrorKind, Found, Info, Port, Result, StateStore, Table, TableError, bail,
+    error,
 };
 
 use super::labels::Labels;
@@ -52,20 +53,11 @@ impl Room {
     ) -> Result<Self> {
         let read_only = lowers.iter().any(|lower| lower.read_only);
         let labels = Labels::new(store, lowers.len(), read_only);
-        let place = match lowers.len() {
-            1 if objects.is_behind => Place::Behind,
-            1 => Place::Before,
-            _ => Place::Apart,
-        };
+        let place = place_of(&objects, lowers);
         let lower_bytes = lowers[0].size;
         let found = found(kind, &labels, keeps_data && place == Place::Apart)?;
         let record = match &found {
-            Some(record) => {
-                check_kind(kind, record)?;
-                check_fixed(kind, record, &objects)?;
-                check_place(kind, record.place, place)?;
-                grown(record, &objects, lower_bytes)?
-            }
+            Some(record) => fitting(kind, record, &objects, lowers)?,
             None => made(kind, &objects, place, lower_bytes),
         };
         let port = usize::from(place == Place::Apart);
@@ -93,11 +85,44 @@ impl Room {
     }
 }
 
+/// Checks that the newest state in labels, if there is one, is that of a device of the kind `kind` that has `objects` over
+/// `lowers`. So a start can be refused before it changes labels.
+///
+/// # Errors
+/// `Corrupt` if the state is damaged, `Invalid` if the spec or a size differs from it, `NoSpace` as [`Room::find`].
+pub fn check_found(kind: &str, objects: &Objects, lowers: &[Info], found: &[Found]) -> Result<()> {
+    let states = found.iter().filter_map(|found| found.state.as_ref());
+    match states.max_by_key(|state| state.sequence) {
+        Some(state) => fitting(kind, &decode(kind, &state.bytes)?, objects, lowers).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Returns the state of the device in labels; `None` on new disks.
 fn found(kind: &str, labels: &Labels, is_data_kept: bool) -> Result<Option<Record>> {
-    let Some(bytes) = labels.start(kind, is_data_kept)? else { return Ok(None) };
+    let bytes = labels.start(kind, is_data_kept)?;
+    bytes.map(|bytes| decode(kind, bytes)).transpose()
+}
+
+fn decode(kind: &str, bytes: &[u8]) -> Result<Record> {
     let wrong = |why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}");
-    Record::decode(bytes).map(Some).map_err(wrong)
+    Record::decode(bytes).map_err(wrong)
+}
+
+fn place_of(objects: &Objects, lowers: &[Info]) -> Place {
+    match lowers.len() {
+        1 if objects.is_behind => Place::Behind,
+        1 => Place::Before,
+        _ => Place::Apart,
+    }
+}
+
+/// Returns the state that fits the present sizes of the lowers, from the state in labels.
+fn fitting(kind: &str, found: &Record, objects: &Objects, lowers: &[Info]) -> Result<Record> {
+    check_kind(kind, found)?;
+    check_fixed(kind, found, objects)?;
+    check_place(kind, found.place, place_of(objects, lowers))?;
+    grown(found, objects, lowers[0].size)
 }
 
 /// Returns the state of a new device.
@@ -177,19 +202,10 @@ fn check_kind(kind: &str, made: &Record) -> Result<()> {
 
 /// Checks that the spec has the values with which the device was made.
 fn check_fixed(kind: &str, made: &Record, objects: &Objects) -> Result<()> {
-    let value = |name: &str| {
-        let fixed = objects.fixed.iter().find(|(wanted, _)| wanted == name);
-        fixed.map(|(_, value)| value.as_str())
-    };
-    for (name, was) in &made.fixed {
-        let is = value(name).unwrap_or("no such option");
-        if is != was {
-            let words =
-                format!("the {kind} was made with {name} = \"{was}\", but the spec has {is}");
-            return Err(
-                Error::new(ErrorKind::Invalid, words).next(format!("set {name} = \"{was}\""))
-            );
-        }
+    for (name, is) in &objects.fixed {
+        let Some(was) = made.fixed_value(name).filter(|was| was != is) else { continue };
+        let words = format!("the {kind} was made with {name} = \"{was}\", but the spec has {is}");
+        return Err(Error::new(ErrorKind::Invalid, words).next(format!("set {name} = \"{was}\"")));
     }
     Ok(())
 }

@@ -101,7 +101,7 @@ impl<'b> BoundDisks<'b> {
         }
     }
 
-    fn label(self, name: &str) -> Option<&'b Label> {
+    pub(in crate::labels) fn label(self, name: &str) -> Option<&'b Label> {
         self.labelled(name)?.label()
     }
 
