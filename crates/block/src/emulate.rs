@@ -15,7 +15,8 @@ pub struct Emulate<B = Lower> {
     below: B,
     info: Info,
     env: Env,
-    zeros: Buf,
+    /// A buffer of zeros; `None` if the blocks below zero natively.
+    zeros: Option<Buf>,
     lock: RangeLock,
 }
 
@@ -53,6 +54,12 @@ impl Emulate {
         !info.read_only && (!info.native_zeroes || !info.discard) || block_size < info.block_size
     }
 
+    /// Returns the needs of one request in a device that has blocks of its own, of `block_size` bytes, and zeroes them
+    /// natively, beside those of the device. Zeros at an edge reach into two blocks.
+    pub fn needs_over(block_size: u32) -> Needs {
+        Needs { scratch_copies: 2, scratch_bytes: 2 * block_size, ..Needs::LEAF }
+    }
+
     /// Returns the facts about a device with blocks of `block_size` bytes over blocks with the facts `below`.
     ///
     /// # Errors
@@ -86,8 +93,10 @@ impl<B: Blocks> Emulate<B> {
     /// `Limit` if the pool has no room for the buffer of zeros, or if the lower takes no request of three of its
     /// blocks.
     pub fn new(env: &Env, below: B, block_size: u32) -> Result<Self> {
-        let zeros = env.buf(ZEROS_BYTES)?;
-        zeros.write().fill(0);
+        let zeros = match below.info().native_zeroes {
+            true => None,
+            false => Some(zeroed(env.buf(ZEROS_BYTES)?)),
+        };
         let info = Emulate::facts(below.info(), block_size)?;
         Ok(Self { below, info, env: env.clone(), zeros, lock: RangeLock::new() })
     }
@@ -170,7 +179,10 @@ impl<B: Blocks> Emulate<B> {
         while at < range.end() {
             let piece = ByteRange::between(at, range.end().min(at + most))
                 .expect("bytes of the range are left to write");
-            let zeros = self.zeros.slice(0..piece.len() as usize);
+            let zeros = match &self.zeros {
+                Some(zeros) => zeros.slice(0..piece.len() as usize),
+                None => zeroed(self.env.pool().scratch(piece.len() as usize).await?),
+            };
             self.write(piece, zeros, fua, Copies::NONE).await?;
             at = piece.end();
         }
@@ -205,6 +217,11 @@ impl<B: Blocks> Emulate<B> {
         };
         Ok(clip_extents(&extents, range.start() - wide.start(), range.len()))
     }
+}
+
+fn zeroed(buf: Buf) -> Buf {
+    buf.write().fill(0);
+    buf
 }
 
 fn within(wide: ByteRange, range: ByteRange) -> std::ops::Range<usize> {

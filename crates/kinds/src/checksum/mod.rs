@@ -158,9 +158,9 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         needs.scratch_bytes += PIECE_BYTES as u32;
     }
     if u64::from(block_size) < BLOCK_BYTES {
-        let Needs { scratch_copies, standing_bytes, .. } = Emulate::NEEDS;
+        let Needs { scratch_copies, scratch_bytes, .. } = Emulate::needs_over(BLOCK_BYTES as u32);
         needs.scratch_copies += scratch_copies;
-        needs.standing_bytes += standing_bytes;
+        needs.scratch_bytes += scratch_bytes;
     }
     Ok(DevicePlan { info, needs })
 }
