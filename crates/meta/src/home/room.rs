@@ -56,10 +56,9 @@ impl Room {
             _ => Place::Apart,
         };
         let lower_bytes = lowers[0].size;
-        let found = found(kind, &labels, keeps_data && place == Place::Apart)?;
+        let found = labels.found(kind, keeps_data && place == Place::Apart)?;
         let record = match &found {
             Some(record) => {
-                check_kind(kind, record)?;
                 check_fixed(kind, record, &objects)?;
                 check_place(kind, record.place, place)?;
                 grown(record, &objects, lower_bytes)?
@@ -78,13 +77,6 @@ impl Room {
         let (data, store) = (data?, table(&store)?);
         Ok(Self { labels, objects, found, record, read_only, data, store, journal, port })
     }
-}
-
-/// Returns the state of the device in labels; `None` on new disks.
-fn found(kind: &str, labels: &Labels, is_data_kept: bool) -> Result<Option<Record>> {
-    let Some(bytes) = labels.start(kind, is_data_kept)? else { return Ok(None) };
-    let wrong = |why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}");
-    Record::decode(bytes).map(Some).map_err(wrong)
 }
 
 /// Returns the state of a new device.
@@ -151,15 +143,6 @@ fn grown(record: &Record, objects: &Objects, lower_bytes: u64) -> Result<Record>
         return Err(Error::new(ErrorKind::Limit, words));
     }
     Ok(record)
-}
-
-/// Checks that the state is that of a device of the kind `kind`: another device may have had the name before.
-fn check_kind(kind: &str, made: &Record) -> Result<()> {
-    if made.kind == kind {
-        return Ok(());
-    }
-    let words = format!("the disks have a {} of this name, not a {kind}", made.kind);
-    Err(Error::new(ErrorKind::Invalid, words).next(format!("set kind = \"{}\"", made.kind)))
 }
 
 /// Checks that the spec has the values with which the device was made.
