@@ -184,7 +184,7 @@ impl PoolHome {
         &self.0.store().lower
     }
 
-    /// Reports what a command has done to a virtual disk or snapshot.
+    /// Reports an event of a virtual disk or snapshot.
     pub fn emit(&self, what: What, version: &str, words: String) {
         let PoolStore { env, device, .. } = self.0.store();
         env.emit(event(what, device, version, words));

@@ -36,7 +36,7 @@ fn versioned_has_flushed_writes_after_every_crash() {
     assert!(crashes.states > 100, "{crashes:?}");
 }
 
-/// A disk with labels, of which a versioned device uses a part.
+/// A labelled disk, and the states of a versioned device on its first part.
 struct Bench {
     world: SimWorld,
     disk: Rc<SimDisk>,
