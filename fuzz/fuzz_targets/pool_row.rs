@@ -1,4 +1,4 @@
-//! A row of a table of a pool, or the state of a pool in a label. The body is shared with the tests of the crate.
+//! A row of a table of a pool. The body is shared with the tests of the crate.
 #![no_main]
 
 #[path = "../../crates/pool/tests/bodies/mod.rs"]

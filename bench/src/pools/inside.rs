@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use bench::ground::Ground;
 use block::{Buf, Env, Result};
 use meta::Uuid;
-use pool::cell::{CellFlags, PoolCell};
 use pool::geometry::Geometry;
 use pool::live::{FOLD_LEAVES, Options, Pool, Version};
 use pool::name::{VdiskName, VersionName};
@@ -15,6 +14,9 @@ use crate::disk::{Disk, data_page};
 
 /// Length in bytes of a block of a pool.
 pub const BLOCK: u64 = 4096;
+
+/// UUID of the pool.
+const POOL: Uuid = Uuid([7; 16]);
 
 /// Bytes of the cache of nodes that a pool has by default.
 pub const CACHE_BYTES: u64 = 64 << 20;
@@ -26,7 +28,7 @@ pub struct Inside<'g> {
     pub disk: Rc<Disk>,
     /// The pool.
     pub pool: Pool,
-    cell: PoolCell,
+    geometry: Geometry,
     data: Buf,
     /// State of the random number generator.
     draw: std::cell::Cell<u64>,
@@ -38,38 +40,36 @@ impl<'g> Inside<'g> {
         let env = ground.core.env();
         let size = gib << 30;
         let disk = Disk::new(size);
-        let id = Uuid([7; 16]);
         let made = ground.core.block_on(async {
             let geometry = Geometry::new(size)?;
-            Pool::make(&env, &disk.lower(), id, geometry).await?;
-            let Geometry { bytes, far, extent_bytes, .. } = geometry;
-            Ok(PoolCell { pool: Some(id), bytes, far, extent_bytes, flags: CellFlags(0) })
+            Pool::make(&env, &disk.lower(), POOL, geometry).await?;
+            Ok(geometry)
         });
-        let cell = made.map_err(|error: block::Error| error.to_string())?;
-        Self::open_on(ground, disk, cell, cache_bytes)
+        let geometry = made.map_err(|error: block::Error| error.to_string())?;
+        Self::open_on(ground, disk, geometry, cache_bytes)
     }
 
     /// Closes the pool, and opens it again with an empty cache.
     pub fn reopened(self, cache_bytes: u64) -> Result<Self, String> {
-        let (ground, disk, cell) = (self.ground, self.disk.clone(), self.cell);
+        let (ground, disk, geometry) = (self.ground, self.disk.clone(), self.geometry);
         drop(self);
-        Self::open_on(ground, disk, cell, cache_bytes)
+        Self::open_on(ground, disk, geometry, cache_bytes)
     }
 
     /// Opens the pool from a copy of its disk at this moment, as after a kill. Returns the pool and the time of its
     /// opening.
     pub fn killed(self, cache_bytes: u64) -> Result<(Self, Duration), String> {
-        let (ground, image, cell) = (self.ground, self.disk.image(), self.cell);
+        let (ground, image, geometry) = (self.ground, self.disk.image(), self.geometry);
         drop(self);
         let begun = Instant::now();
-        let opened = Self::open_on(ground, image, cell, cache_bytes)?;
+        let opened = Self::open_on(ground, image, geometry, cache_bytes)?;
         Ok((opened, begun.elapsed()))
     }
 
     fn open_on(
         ground: &'g Ground,
         disk: Rc<Disk>,
-        cell: PoolCell,
+        geometry: Geometry,
         cache_bytes: u64,
     ) -> Result<Self, String> {
         let env = ground.core.env();
@@ -81,13 +81,13 @@ impl<'g> Inside<'g> {
                 discard: false,
                 fold_leaves: FOLD_LEAVES,
             };
-            let (pool, _) = Pool::open(&env, &disk.lower(), &cell, options).await?;
+            let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry, options).await?;
             let data = env.buf(BLOCK as usize)?;
             data.write().copy_from_slice(&data_page());
             Ok::<_, block::Error>((pool, data))
         });
         let (pool, data) = opened.map_err(|error| error.to_string())?;
-        Ok(Self { ground, disk, pool, cell, data, draw: std::cell::Cell::new(1) })
+        Ok(Self { ground, disk, pool, geometry, data, draw: std::cell::Cell::new(1) })
     }
 
     /// Runs a measurement on the pool to its end.

@@ -323,6 +323,10 @@ bugs! {
     StoreOfOther = "236",
     /// 237 the close of a device does not wait until its first start has ended
     CloseDuringStart = "237",
+    /// 240 the labels do not get the size of a pool that has grown in its opening
+    GrowthNotInState = "240",
+    /// 241 a pool accepts the header and the superblock of another pool
+    PoolOfOther = "241",
     /// 213 the checksum of a block does not cover its address
     AddressNotInSum = "213",
     /// 214 a computed checksum of 0 is stored as 0, which states that the block has zeros

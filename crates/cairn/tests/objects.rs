@@ -93,6 +93,28 @@ fn remap_gets_physical_blocks_from_grown_disk() {
     assert!(checked.contains("sound"), "{checked}");
 }
 
+#[test]
+fn pool_gets_space_from_grown_disk() {
+    let dir = Dir::new();
+    let past = "past = { kind = \"versioned\", on = \"a\", size = \"1GiB\" }";
+    dir.write("g.toml", &spec(&[("a", "32MiB")], past, "past"));
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 0 8M", "flush"]);
+    let before = device(&dir, "past").room.unwrap();
+    dir.text(&["device", "resize", "a", "256M"]);
+    // The pool is opened for writing after the change is committed.
+    io(&dir, serve.uri(), &["read -P 0x11 0 8M", "write -P 0x22 512M 100M", "flush"]);
+    let after = device(&dir, "past").room.unwrap();
+    assert!(after.of_bytes > before.of_bytes + (200 << 20), "{before:?} to {after:?}");
+    serve.signal("KILL");
+    drop(serve);
+    let serve = dir.import(&["g"]);
+    io(&dir, serve.uri(), &["read -P 0x11 0 8M", "read -P 0x22 512M 100M", "read -P 0 8M 1M"]);
+    assert_eq!(serve.stop().code, 0);
+    let checked = dir.text(&["check", "--directory", "."]);
+    assert!(checked.contains("sound"), "{checked}");
+}
+
 /// With the counts on another disk, the bytes of the volume stay at their places.
 #[test]
 fn wear_is_inserted_under_volume_in_use_and_taken_out_again() {

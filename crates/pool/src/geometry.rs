@@ -1,6 +1,6 @@
 //! Places of the areas and extents of a pool on its device.
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind};
 
 use crate::{Address, BLOCK_BYTES};
 
@@ -43,7 +43,7 @@ impl Geometry {
     ///
     /// # Errors
     /// `NoSpace` or `Limit` if the device is too small or too large.
-    pub fn new(device_bytes: u64) -> Result<Self> {
+    pub fn new(device_bytes: u64) -> block::Result<Self> {
         let wrong = |kind, limit: &str, bytes: u64| {
             let message = format!("a pool on {device_bytes} bytes is impossible; {limit} {bytes}");
             Err(Error::new(kind, message).next("put the pool on a device of another size"))
@@ -61,6 +61,19 @@ impl Geometry {
         let sizes = (EXTENT_BYTES_MIN.ilog2()..=EXTENT_BYTES_MAX.ilog2()).map(|bit| 1_u64 << bit);
         let extent_bytes = { sizes }.find(fits).unwrap_or(EXTENT_BYTES_MAX);
         Ok(Self { bytes, far, extent_bytes, extents: room / extent_bytes })
+    }
+
+    /// Returns the geometry of a pool of `bytes` bytes with its far area at byte `far`, whether it has grown or not.
+    ///
+    /// # Errors
+    /// The reason why these sizes are impossible.
+    pub fn of(bytes: u64, far: u64, extent_bytes: u64) -> Result<Self, String> {
+        // A pool that has not grown ends with the far area.
+        let is_grown = far.checked_add(AREA_BYTES) != Some(bytes);
+        let end = if is_grown { bytes } else { far };
+        let extents = end.saturating_sub(AREA_BYTES) / extent_bytes.max(1);
+        let geometry = Self { bytes, far, extent_bytes, extents };
+        geometry.check().map(|()| geometry)
     }
 
     /// Returns the geometry of the pool after its device has grown to this length. The far area stays in its place.
@@ -159,7 +172,8 @@ mod tests {
         let odd = [(16 << 20) + 4096, (100 << 20) - 512, (5 << 40) + 77 * 4096, POOL_BYTES_MAX];
         for bytes in odd {
             let geometry = Geometry::new(bytes).unwrap();
-            assert_eq!(geometry.check(), Ok(()), "{bytes}");
+            let Geometry { bytes, far, extent_bytes, .. } = geometry;
+            assert_eq!(Geometry::of(bytes, far, extent_bytes), Ok(geometry));
             let last = geometry.extents - 1;
             assert!(!geometry.overlaps_far(last), "{geometry:?}");
             assert!(geometry.extent_start(last) + geometry.extent_bytes <= geometry.far);
@@ -177,7 +191,7 @@ mod tests {
         assert_eq!(before.grown(before.bytes + (1 << 20)), None, "less than an extent");
         let after = before.grown(128 << 30).unwrap();
         assert_eq!((after.far, after.extent_bytes), (before.far, before.extent_bytes));
-        assert_eq!(after.check(), Ok(()));
+        assert_eq!(Geometry::of(after.bytes, after.far, after.extent_bytes), Ok(after));
         let overlapping: Vec<_> = (0..after.extents).filter(|n| after.overlaps_far(*n)).collect();
         assert_eq!(overlapping, [before.extents]);
         let end = Address::new(after.extents, 0).unwrap();

@@ -9,7 +9,6 @@
 //! | `log/` | items of the log's records |
 //! | `rows/` | rows of the tables |
 //! | `name.rs` | names of vdisks and snapshots |
-//! | `cell.rs` | the state in the labels below |
 //! | `unknown.rs` | the rule for unknown flags and kinds |
 //! | `space/` | blocks in use, and free ones |
 //! | `live/` | an open pool: commits, checkpoints, reads, the catalogue |
@@ -18,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-pub mod cell;
 pub mod extent;
 pub mod geometry;
 pub mod live;

@@ -16,7 +16,7 @@ use block::{
 };
 
 use super::VERBS;
-use super::opening::Opening;
+use super::home::PoolHome;
 use super::verbs::{
     CloneArgs, CloneOf, CountData, DataCount, DataFrom, Keep, KeepArgs, ListSnapshots, ListVdisks,
     PAGE_MAX, RollBack, RolledBack, SetLabel, SetQuota, SetTaking, Snapshot, SnapshotArgs,
@@ -27,19 +27,19 @@ use super::volume::{Volume, info, version_of};
 
 /// A device that holds the versions of a pool. It has no bytes of its own.
 pub struct PoolDevice {
-    opening: Rc<Opening>,
+    home: PoolHome,
     info: Info,
 }
 
 impl PoolDevice {
     /// Creates the device of a pool that is open, or that its opening opens.
-    pub fn new(opening: Rc<Opening>) -> Self {
-        let info = Info { size: 0, ..info(opening.lower.info(), 0, opening.is_read_only()) };
-        Self { opening, info }
+    pub fn new(home: PoolHome) -> Self {
+        let info = Info { size: 0, ..info(home.lower().info(), 0, home.is_read_only()) };
+        Self { home, info }
     }
 
     async fn carry_out(&self, command: &Command) -> Result<Reply> {
-        let pool = self.opening.pool().await?;
+        let pool = self.home.pool().await?;
         if command.is::<Check>() {
             return pool.check().await.map(|checked| Reply::of::<Check>(report_of(checked)));
         }
@@ -80,7 +80,7 @@ impl PoolDevice {
                     1 => "one clone depends on it".to_owned(),
                     count => format!("{count} clones depend on it"),
                 };
-                self.opening.emit(What::VdiskRemoved, &args.name, words);
+                self.home.emit(What::VdiskRemoved, &args.name, words);
             }
             return Ok(Reply::of::<volume::Remove>(volume::Removed { dependants }));
         }
@@ -96,7 +96,7 @@ impl PoolDevice {
             }
             let taken = pool.roll_back(&to).await?;
             pool.flush().await?;
-            self.opening.emit(What::VdiskRolledBack, &to.vdisk.to_string(), format!("to {to}"));
+            self.home.emit(What::VdiskRolledBack, &to.vdisk.to_string(), format!("to {to}"));
             return Ok(Reply::of::<RollBack>(RolledBack { taken }));
         }
         // A flush may take snapshots, so a dry run has none.
@@ -150,7 +150,7 @@ impl PoolDevice {
 impl PoolDevice {
     /// Reports the vdisks that a command has created.
     fn emit_created(&self, command: &Command) {
-        let emit = |name, words| self.opening.emit(What::VdiskCreated, name, words);
+        let emit = |name, words| self.home.emit(What::VdiskCreated, name, words);
         if let Some(args) = command.args::<volume::Create>() {
             emit(&args.name, format_size(args.size_bytes));
         } else if let Some(CloneArgs { of, names, .. }) = command.args::<CloneOf>() {
@@ -284,10 +284,10 @@ async fn clone(pool: &Pool, args: &CloneArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns the report of a device over the pool of `opening`.
-pub fn report(opening: &Opening) -> Report {
-    let mut report = Report { counters: vec![("open", opening.held())], ..Report::default() };
-    if let Some(pool) = opening.now() {
+/// Returns the report of a device over the pool of `home`.
+pub fn report(home: &PoolHome) -> Report {
+    let mut report = Report { counters: vec![("open", home.held())], ..Report::default() };
+    if let Some(pool) = home.now() {
         report.counters.push(("failed", pool.undiscarded()));
         let usage = pool.usage();
         let taken_bytes = usage.data_bytes + usage.node_bytes;
@@ -304,12 +304,12 @@ pub fn report(opening: &Opening) -> Report {
             report.next = Some("remove snapshots or vdisks, or discard unused bytes".to_owned());
         }
     }
-    if let Some(loss) = opening.accepted_loss() {
+    if let Some(loss) = home.accepted_loss() {
         report.health = Health::Degraded;
         report.summary = loss;
         report.next = Some("check the files of those virtual disks".to_owned());
     }
-    let damage = opening.now().map(Pool::damage).unwrap_or_default();
+    let damage = home.now().map(Pool::damage).unwrap_or_default();
     if let Some(first) = damage.first() {
         report.health = Health::Degraded;
         let count = damage.len();
@@ -320,7 +320,7 @@ pub fn report(opening: &Opening) -> Report {
         report.next =
             Some("stop the graph: cairn check then names the ranges to restore".to_owned());
     }
-    if let Some(error) = opening.failure() {
+    if let Some(error) = home.failure() {
         report.health = Health::Failed;
         report.summary = format!("the pool takes no changes any more: {error}");
         report.next = Some("stop and start the graph when its disks work again".to_owned());
@@ -335,7 +335,7 @@ impl Device for PoolDevice {
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
         assert!(matches!(request.op, Op::Flush), "a device without bytes gets flushes only");
-        self.opening.pool().await?.flush().await
+        self.home.pool().await?.flush().await
     }
 
     fn verbs(&self) -> &'static [&'static VerbInfo] {
@@ -351,13 +351,13 @@ impl Device for PoolDevice {
     }
 
     fn report(&self) -> Report {
-        report(&self.opening)
+        report(&self.home)
     }
 
     fn close(&self) -> LocalFuture<Handover> {
-        let opening = self.opening.clone();
+        let home = self.home.clone();
         Box::pin(async move {
-            opening.close().await;
+            home.close().await;
             None
         })
     }
@@ -371,7 +371,7 @@ impl PoolDevice {
         }
         let Some((vdisk, snapshot)) = name.vdisk.origin() else { return Ok(None) };
         let origin = VersionName { vdisk, snapshot: Some(snapshot) };
-        let id = self.opening.for_reading().await?.find(&origin).await?;
+        let id = self.home.for_reading().await?.find(&origin).await?;
         Ok(id.map(|id| (origin, id)))
     }
 }
@@ -380,8 +380,8 @@ impl Volumes for PoolDevice {
     type Volume = Volume;
 
     async fn list(&self, after: &str, most: usize) -> Result<Vec<VolumeEntry>> {
-        let listed = self.opening.for_reading().await?.list(after, most).await?;
-        let read_only = self.opening.is_read_only();
+        let listed = self.home.for_reading().await?.list(after, most).await?;
+        let read_only = self.home.is_read_only();
         let entries = listed.into_iter().map(|it| VolumeEntry {
             name: it.name,
             size_bytes: it.size_bytes,
@@ -392,30 +392,30 @@ impl Volumes for PoolDevice {
 
     async fn look(&self, name: &str) -> Result<Option<VolumeFacts>> {
         let name = VersionName::parse(name)?;
-        if let Some(id) = self.opening.for_reading().await?.find(&name).await? {
-            return self.opening.volume_facts(id).await.map(Some);
+        if let Some(id) = self.home.for_reading().await?.find(&name).await? {
+            return self.home.volume_facts(id).await.map(Some);
         }
         let Some((_, id)) = self.origin(&name).await? else { return Ok(None) };
-        let snapshot = self.opening.facts(id).await?;
-        let info = Info { read_only: self.opening.is_read_only(), ..snapshot };
+        let snapshot = self.home.facts(id).await?;
+        let info = Info { read_only: self.home.is_read_only(), ..snapshot };
         Ok(Some(VolumeFacts { id: None, info }))
     }
 
     async fn open(&self, name: &str, mode: OpenMode) -> Result<Option<OpenedVolume<Volume>>> {
         let name = VersionName::parse(name)?;
-        let found = self.opening.for_reading().await?.find(&name).await?;
+        let found = self.home.for_reading().await?.find(&name).await?;
         let id = match (found, mode) {
             (Some(id), _) => id,
             (None, OpenMode::Existing) => return Ok(None),
             (None, OpenMode::OrCreate) => {
                 let Some((origin, _)) = self.origin(&name).await? else { return Ok(None) };
-                self.opening.pool().await?.clone_of(&origin, &name.vdisk).await?
+                self.home.pool().await?.clone_of(&origin, &name.vdisk).await?
             }
         };
-        Volume::open(&self.opening, id).await.map(Some)
+        Volume::open(&self.home, id).await.map(Some)
     }
 
     async fn close(&self, id: VolumeId) {
-        self.opening.release(version_of(id));
+        self.home.release(version_of(id));
     }
 }

@@ -5,13 +5,15 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `mod.rs` | the kind: options, plan, maker |
-//! | `opening.rs` | opening the pool, or making it; versions that clients have open |
+//! | `home.rs` | opening the pool, or making it; versions that clients have open |
+//! | `record.rs` | the state in labels |
 //! | `device.rs` | the device of the pool: its commands and volumes |
 //! | `volume.rs` | the device of an open version |
 //! | `verbs.rs` | the commands |
 
 mod device;
-pub(crate) mod opening;
+pub(crate) mod home;
+mod record;
 #[cfg(test)]
 pub(crate) mod subjects;
 #[cfg(any(test, feature = "testing"))]
@@ -22,7 +24,6 @@ pub(crate) mod volume;
 use std::rc::Rc;
 
 use ::pool::BLOCK_BYTES;
-use ::pool::cell::PoolCell;
 use ::pool::geometry::{Geometry, POOL_BYTES_MIN};
 use ::pool::live::{BUFFER_BYTES, FOLD_LEAVES, Options};
 use block::control::state::Check;
@@ -32,11 +33,12 @@ use block::units::write_size;
 use block::{Info, Needs, Result, StateStore};
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, Lowers, Maker,
-    MakerArgs, OptionSpec, Plan, Scope, Summary, ValueType,
+    MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
 pub(crate) use device::{PoolDevice, report};
-use opening::Opening;
+use home::PoolHome;
+pub(crate) use record::describe;
 use verbs::{
     CloneOf, CountData, Keep, ListSnapshots, ListVdisks, RollBack, SetLabel, SetQuota, SetTaking,
     Snapshot,
@@ -104,7 +106,7 @@ const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 const CACHE_BYTES_MAX: u64 = 64 << 30;
 
 /// Returns how to open the pool of a device, by its spec and by the device below.
-pub(crate) fn options(given: &DeviceConfig, below: &Info, store: &dyn StateStore) -> Options {
+fn options(given: &DeviceConfig, below: &Info, store: &dyn StateStore) -> Options {
     Options {
         cache_bytes: given.size(&CACHE).unwrap_or(CACHE_BYTES_DEFAULT),
         read_only: below.read_only,
@@ -156,25 +158,6 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 }
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let MakerArgs { config, env, mut lowers, state, .. } = making;
-    let lower = lowers.remove(0);
-    let options = options(config, lower.info(), &*state);
-    let opening = Opening::new(&config.name, env, lower, state, options);
-    Box::pin(async move {
-        opening.begin(async |_| Ok(())).await?;
-        Ok(Rc::new(PoolDevice::new(opening)) as Rc<dyn AnyDevice>)
-    })
-}
-
-/// Describes the encoded state of a pool for people.
-///
-/// # Errors
-/// The reason why `bytes` are no valid state of a pool.
-pub(crate) fn describe(bytes: &[u8]) -> Result<Summary, String> {
-    let PoolCell { pool, bytes, .. } = PoolCell::decode(bytes)?;
-    let words = match pool {
-        Some(pool) => format!("{pool}, {}", write_size(bytes)),
-        None => format!("{}, being made", write_size(bytes)),
-    };
-    Ok(Summary::whole(words))
+    let home = PoolHome::open(KIND.name, making, None);
+    Box::pin(async move { Ok(Rc::new(PoolDevice::new(home.await?)) as Rc<dyn AnyDevice>) })
 }

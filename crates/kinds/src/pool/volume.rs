@@ -9,7 +9,7 @@ use block::{
     ByteRange, Device, Info, Needs, Op, OpenedVolume, Request, Result, VolumeFacts, VolumeId,
 };
 
-use super::opening::{Held, Opening};
+use super::home::{Held, PoolHome};
 
 /// Longest request to a volume, in bytes.
 pub const TRANSFER_MAX: u32 = 1 << 20;
@@ -54,7 +54,7 @@ pub fn version_of(id: VolumeId) -> VersionId {
 
 /// An open version of a pool.
 pub struct Volume {
-    opening: Rc<Opening>,
+    home: PoolHome,
     held: Rc<Held>,
     info: Info,
 }
@@ -63,16 +63,16 @@ impl Volume {
     /// Opens a version.
     ///
     /// # Errors
-    /// As [`Opening::hold`].
-    pub async fn open(opening: &Rc<Opening>, id: VersionId) -> Result<OpenedVolume<Self>> {
-        let info = opening.facts(id).await?;
-        let held = opening.hold(id).await?;
-        let device = Rc::new(Self { opening: opening.clone(), held, info });
+    /// As [`PoolHome::hold`].
+    pub async fn open(home: &PoolHome, id: VersionId) -> Result<OpenedVolume<Self>> {
+        let info = home.facts(id).await?;
+        let held = home.hold(id).await?;
+        let device = Rc::new(Self { home: home.clone(), held, info });
         Ok(OpenedVolume { id: identity(id), device, needs: NEEDS })
     }
 }
 
-impl Opening {
+impl PoolHome {
     /// Returns the facts about a version.
     ///
     /// # Errors
@@ -80,13 +80,13 @@ impl Opening {
     pub async fn facts(&self, id: VersionId) -> Result<Info> {
         let size = self.for_reading().await?.size(id).await?;
         let read_only = id.snapshot.is_some() || self.is_read_only();
-        Ok(info(self.lower.info(), size, read_only))
+        Ok(info(self.lower().info(), size, read_only))
     }
 
     /// Returns the facts about a version, with its identity.
     ///
     /// # Errors
-    /// As [`Opening::facts`].
+    /// As [`PoolHome::facts`].
     pub async fn volume_facts(&self, id: VersionId) -> Result<VolumeFacts> {
         Ok(VolumeFacts { id: Some(identity(id)), info: self.facts(id).await? })
     }
@@ -98,7 +98,7 @@ impl Device for Volume {
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
-        let (pool, version) = self.opening.version(&self.held).await?;
+        let (pool, version) = self.home.version(&self.held).await?;
         let first = |range: ByteRange| range.start() / u64::from(BLOCK_BYTES);
         let blocks = |range: ByteRange| range.len() / u64::from(BLOCK_BYTES);
         let fua = match &mut request.op {
@@ -123,7 +123,7 @@ impl Device for Volume {
     }
 
     async fn resolve(&self, range: ByteRange) -> Result<Resolved> {
-        let (pool, version) = self.opening.version(&self.held).await?;
+        let (pool, version) = self.home.version(&self.held).await?;
         pool.resolve(&version, range).await
     }
 }

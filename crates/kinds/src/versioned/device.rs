@@ -14,7 +14,7 @@ use block::{
 };
 
 use super::{VERBS, only_vdisk, other_size};
-use crate::pool::opening::Opening;
+use crate::pool::home::PoolHome;
 use crate::pool::verbs::{
     CountData, DataFrom, Keep, KeepArgs, LabelArgs, ListSnapshots, QuotaArgs, SetLabel, SetQuota,
     SetTaking, Snapshot, SnapshotArgs, SnapshotsFrom, TakingArgs,
@@ -25,7 +25,7 @@ use crate::pool::{PoolDevice, report};
 /// A device whose bytes are those of the only vdisk of a pool. Its volumes are the snapshots of the vdisk, and their
 /// clones.
 pub struct Versioned {
-    opening: Rc<Opening>,
+    home: PoolHome,
     /// The pool, whose names begin with that of the only vdisk.
     pool: Rc<PoolDevice>,
     info: Info,
@@ -38,26 +38,26 @@ impl Versioned {
     ///
     /// # Errors
     /// `Invalid` if the vdisk has another size; those of the device.
-    pub async fn open(opening: Rc<Opening>, size: u64) -> Result<Self> {
-        if let Some(pool) = opening.now_for_reading() {
+    pub async fn open(home: PoolHome, size: u64) -> Result<Self> {
+        if let Some(pool) = home.now_for_reading() {
             let is = pool.size(find(pool).await?).await?;
             if is != size {
                 return Err(other_size(is));
             }
         }
-        let info = info(opening.lower.info(), size, opening.is_read_only());
-        let pool = Rc::new(PoolDevice::new(opening.clone()));
-        Ok(Self { opening, pool, info, head: OnceCell::new() })
+        let info = info(home.lower().info(), size, home.is_read_only());
+        let pool = Rc::new(PoolDevice::new(home.clone()));
+        Ok(Self { home, pool, info, head: OnceCell::new() })
     }
 
     /// Waits until the pool is open, and returns the device of the vdisk.
     async fn head(&self) -> Result<&Rc<Volume>> {
         if self.head.get().is_none() {
-            let id = find(self.opening.pool().await?).await?;
-            let opened = Volume::open(&self.opening, id).await?;
+            let id = find(self.home.pool().await?).await?;
+            let opened = Volume::open(&self.home, id).await?;
             if self.head.set(opened.device).is_err() {
                 // Another request has opened it meanwhile.
-                self.opening.release(id);
+                self.home.release(id);
             }
         }
         Ok(self.head.get().expect("the vdisk is open"))
@@ -139,7 +139,7 @@ impl Device for Versioned {
     }
 
     fn report(&self) -> Report {
-        report(&self.opening)
+        report(&self.home)
     }
 
     fn close(&self) -> LocalFuture<Handover> {
@@ -166,6 +166,6 @@ impl Volumes for Versioned {
     }
 
     async fn close(&self, id: VolumeId) {
-        self.opening.release(version_of(id));
+        self.home.release(version_of(id));
     }
 }

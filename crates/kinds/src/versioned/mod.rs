@@ -12,6 +12,8 @@ mod device;
 pub(crate) mod subjects;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 
@@ -29,9 +31,9 @@ use kind::{
     MakerArgs, OptionSpec, Plan, Scope, ValueType,
 };
 
-use crate::pool::opening::Opening;
+use crate::pool::home::PoolHome;
 use crate::pool::verbs::{CountData, Keep, ListSnapshots, SetLabel, SetQuota, SetTaking, Snapshot};
-use crate::pool::{CACHE, DISCARD, describe, faults_below, options, volume};
+use crate::pool::{CACHE, DISCARD, describe, faults_below, volume};
 use device::Versioned;
 
 /// Commands of a versioned device.
@@ -98,18 +100,10 @@ fn only_vdisk() -> VdiskName {
 }
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let MakerArgs { config, env, mut lowers, state, .. } = making;
-    let lower = lowers.remove(0);
-    let options = options(config, lower.info(), &*state);
-    let opening = Opening::new(&config.name, env, lower, state, options);
-    let size = config.size(&SIZE).unwrap_or_default();
+    let size = making.config.size(&SIZE).unwrap_or_default();
+    let home = PoolHome::open(KIND.name, making, Some((only_vdisk(), size)));
     Box::pin(async move {
-        let fill = async move |pool: &::pool::live::Pool| {
-            pool.create(&only_vdisk(), size).await?;
-            pool.flush().await
-        };
-        opening.begin(fill).await?;
-        let device = Versioned::open(opening, size).await?;
+        let device = Versioned::open(home.await?, size).await?;
         Ok(Rc::new(device) as Rc<dyn AnyDevice>)
     })
 }

@@ -5,7 +5,7 @@ use testkit::{LowerSpec, Subject};
 use crate::tests::subjects::{SIZE, labelled, over, size};
 
 /// Bytes of the lower: the least for a pool.
-const LOWER_BYTES: u64 = 16 << 20;
+pub const LOWER_BYTES: u64 = 16 << 20;
 
 pub fn subjects() -> Vec<Subject> {
     let subject =

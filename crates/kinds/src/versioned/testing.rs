@@ -1,4 +1,4 @@
-//! Random graphs draw no versioned devices. Their states in labels are those of pools.
+//! Random graphs draw no versioned devices. Their states in labels differ from those of pools in the name of the kind.
 
 use kind::testing::Testing;
 

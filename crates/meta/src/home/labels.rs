@@ -5,6 +5,8 @@ use std::rc::Rc;
 use block::seeded::{self, Bug};
 use block::{Found, Result, StateStore, bail, error};
 
+use super::record::Record;
+
 /// The storage for the state of one device in labels.
 pub struct Labels {
     store: Rc<dyn StateStore>,
@@ -60,6 +62,16 @@ impl Labels {
         }
     }
 
+    /// Returns the state of a device with a store, of the kind `kind`; `None` on new disks.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; `Corrupt` if the state is damaged or of another version, `Invalid` if it is that of another
+    /// kind.
+    pub fn found(&self, kind: &str, is_data_kept: bool) -> Result<Option<Record>> {
+        let bytes = self.start(kind, is_data_kept)?;
+        bytes.map(|bytes| decode(kind, bytes)).transpose()
+    }
+
     /// Writes `state` to the labels if a present disk lacks it, because that disk was absent or was labelled later.
     ///
     /// # Errors
@@ -80,4 +92,20 @@ impl Labels {
         let written = self.store.write(&self.ports, state).await;
         written.into_iter().try_for_each(|(_, answer)| answer)
     }
+}
+
+/// Parses the state in labels of a device of the kind `kind`.
+///
+/// # Errors
+/// `Corrupt` if the state is damaged or of another version, `Invalid` if it is that of another kind.
+pub fn decode(kind: &str, bytes: &[u8]) -> Result<Record> {
+    let record = Record::decode(bytes)
+        .map_err(|why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}"))?;
+    // Another device may have had the name before.
+    if record.kind != kind {
+        let made = &record.kind;
+        return Err(error!(Invalid, "the disks have a {made} of this name, not a {kind}")
+            .next(format!("set kind = \"{made}\"")));
+    }
+    Ok(record)
 }

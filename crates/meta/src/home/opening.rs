@@ -44,6 +44,12 @@ pub trait Store: 'static {
         false
     }
 
+    /// Returns the state for labels if the store has grown by itself in its opening. Until the labels have it, they name
+    /// the store before its growth.
+    fn grown(&self, _open: &Self::Open, _record: &Record) -> Option<Record> {
+        None
+    }
+
     /// Ends all writes of the store. Afterwards it takes no changes.
     async fn close(&self, open: &Self::Open);
 
@@ -152,8 +158,12 @@ impl<S: Store> Opening<S> {
             }
             opened => opened?,
         };
+        let grown = self.store.grown(&open, &self.record());
         assert!(self.open.set(open).is_ok(), "a store is opened once");
-        Ok(())
+        match grown.filter(|_| !self.labels.is_read_only() && !seeded::on(Bug::GrowthNotInState)) {
+            Some(grown) => self.keep(grown).await,
+            None => Ok(()),
+        }
     }
 
     /// Opens the store, after it was made if the state says that it is being made.
@@ -181,10 +191,18 @@ impl<S: Store> Opening<S> {
     /// # Errors
     /// The first error of a write to a label.
     pub async fn keep_own(&self, own: Vec<u8>) -> Result<()> {
-        let record = Record { own, ..self.record() };
+        self.keep(Record { own, ..self.record() }).await
+    }
+
+    async fn keep(&self, record: Record) -> Result<()> {
         self.labels.keep(record.encode()).await?;
         *self.record.borrow_mut() = record;
         Ok(())
+    }
+
+    /// Returns the store and its parameters, open or not.
+    pub fn store(&self) -> &S {
+        &self.store
     }
 
     /// Waits until the store is open, and returns it.

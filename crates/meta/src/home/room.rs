@@ -8,7 +8,7 @@ use block::{
     error,
 };
 
-use super::labels::Labels;
+use super::labels::{Labels, decode};
 use super::objects::Objects;
 use super::record::{Place, RANGES_MAX, Record, bytes_of};
 use crate::vault::page::PAGE_BYTES;
@@ -55,7 +55,7 @@ impl Room {
         let labels = Labels::new(store, lowers.len(), read_only);
         let place = place_of(&objects, lowers);
         let lower_bytes = lowers[0].size;
-        let found = found(kind, &labels, keeps_data && place == Place::Apart)?;
+        let found = labels.found(kind, keeps_data && place == Place::Apart)?;
         let record = match &found {
             Some(record) => fitting(kind, record, &objects, lowers)?,
             None => made(kind, &objects, place, lower_bytes),
@@ -98,17 +98,6 @@ pub fn check_found(kind: &str, objects: &Objects, lowers: &[Info], found: &[Foun
     }
 }
 
-/// Returns the state of the device in labels; `None` on new disks.
-fn found(kind: &str, labels: &Labels, is_data_kept: bool) -> Result<Option<Record>> {
-    let bytes = labels.start(kind, is_data_kept)?;
-    bytes.map(|bytes| decode(kind, bytes)).transpose()
-}
-
-fn decode(kind: &str, bytes: &[u8]) -> Result<Record> {
-    let wrong = |why| error!(Corrupt, "the state of the {kind} in the label is damaged: {why}");
-    Record::decode(bytes).map_err(wrong)
-}
-
 fn place_of(objects: &Objects, lowers: &[Info]) -> Place {
     match lowers.len() {
         1 if objects.is_behind => Place::Behind,
@@ -119,7 +108,6 @@ fn place_of(objects: &Objects, lowers: &[Info]) -> Place {
 
 /// Returns the state that fits the present sizes of the lowers, from the state in labels.
 fn fitting(kind: &str, found: &Record, objects: &Objects, lowers: &[Info]) -> Result<Record> {
-    check_kind(kind, found)?;
     check_fixed(kind, found, objects)?;
     check_place(kind, found.place, place_of(objects, lowers))?;
     grown(found, objects, lowers[0].size)
@@ -189,15 +177,6 @@ fn grown(record: &Record, objects: &Objects, lower_bytes: u64) -> Result<Record>
         return Err(Error::new(ErrorKind::Limit, words));
     }
     Ok(record)
-}
-
-/// Checks that the state is that of a device of the kind `kind`: another device may have had the name before.
-fn check_kind(kind: &str, made: &Record) -> Result<()> {
-    if made.kind == kind {
-        return Ok(());
-    }
-    let words = format!("the disks have a {} of this name, not a {kind}", made.kind);
-    Err(Error::new(ErrorKind::Invalid, words).next(format!("set kind = \"{}\"", made.kind)))
 }
 
 /// Checks that the spec has the values with which the device was made.

@@ -61,24 +61,24 @@ impl Opened {
         self.kind
     }
 
-    fn id(&self, role: u32) -> Result<ObjectId> {
-        self.vault
-            .find(self.kind, role)
-            .ok_or_else(|| error!(Corrupt, "the vault has no object {role} of a {}", self.kind))
-    }
-
     /// Returns the array with this number.
     ///
     /// # Errors
     /// `Corrupt` if the vault does not have the object.
     pub fn array<T: FromBytes + IntoBytes + Immutable>(&self, role: u32) -> Result<Array<T>> {
-        Ok(Array::new(&self.vault, self.id(role)?))
+        Ok(Array::new(&self.vault, find(&self.vault, self.kind, role)?))
     }
 
     /// Returns the allocator with the array of this number as its map, and with the object behind it as its bitmap.
     pub fn allocator(&self, role: u32, policy: Policy) -> Result<Allocator> {
         Allocator::open(&self.vault, self.kind, role, policy)
     }
+}
+
+/// Returns the object of the kind `kind` with the number `role`.
+fn find(vault: &Vault, kind: &str, role: u32) -> Result<ObjectId> {
+    let found = vault.find(kind, role);
+    found.ok_or_else(|| error!(Corrupt, "the vault has no object {role} of a {kind}"))
 }
 
 impl<T: 'static> VaultStore<T> {
@@ -103,8 +103,7 @@ impl<T: 'static> VaultStore<T> {
     async fn grow(&self, vault: &Vault) -> Result<()> {
         let mut transaction = vault.begin();
         for spec in self.specs() {
-            let id = vault.find(self.kind, spec.role);
-            let id = id.ok_or_else(|| error!(Corrupt, "the vault has no object {}", spec.role))?;
+            let id = find(vault, self.kind, spec.role)?;
             if vault.object(id)?.length < spec.length {
                 transaction.grow(id, spec.length)?;
             }

@@ -20,7 +20,6 @@ use super::room::Room;
 use super::step::Step;
 use super::tables::{PAGE_ROWS_MAX, Tables};
 use super::vdisk::Vdisk;
-use crate::cell::PoolCell;
 use crate::geometry::{AREA_BYTES, Geometry};
 use crate::log::{LogItem, log_items};
 use crate::map::{self, Run, RunChange, RunKind, Sums, nodes_after};
@@ -114,25 +113,32 @@ impl Pool {
         RootStore::new(env, lower, geometry, 0).write(&header).await
     }
 
-    /// Opens the pool that `cell` in the labels names. Replays the log, and writes a checkpoint. If the device has room for
-    /// further extents, the pool grows, and [`Pool::bytes`] belongs into the labels.
+    /// Opens the pool `uuid`, which has the sizes and places `labels` by the labels. Replays the log, and writes a
+    /// checkpoint. If the device has room for further extents, the pool grows, and [`Pool::bytes`] belongs into the labels.
     ///
     /// # Errors
     /// Those of docs/formats/pool.md, "Refused states", and those of the device.
     pub async fn open(
         env: &Env,
         lower: &Lower,
-        cell: &PoolCell,
+        uuid: Uuid,
+        labels: Geometry,
         options: Options,
     ) -> Result<(Self, Option<Lost>)> {
-        let Some(uuid) = cell.pool else { bail!(Invalid, "the pool is being made") };
-        let geometry = geometry_of(cell, lower.info().size)?;
+        let (device_bytes, bytes) = (lower.info().size, labels.bytes);
+        if device_bytes < bytes {
+            return Err(error!(
+                Corrupt,
+                "the pool has {bytes} bytes, and its device has only {device_bytes}: it is truncated"
+            )
+            .next("bring back the device that the pool was on"));
+        }
         if !options.read_only {
             lower.flush().await?;
         }
-        let headers = RootStore::new(env, lower, geometry, 0);
+        let headers = RootStore::new(env, lower, labels, 0);
         let header = headers.read::<Header>(uuid).await?;
-        let geometry = checked_geometry(&header.root, &geometry, lower.info().size)?;
+        let geometry = checked_geometry(&header.root, &labels, device_bytes)?;
         let roots = RootStore::new(env, lower, geometry, ALLOCATOR);
         let superblock = roots.read::<Superblock>(uuid).await?;
         if !options.read_only {
@@ -144,7 +150,7 @@ impl Pool {
         let mut lost = recovered.verdict.damage.as_ref().map(lost);
         let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
         let options = Options { read_only: is_read_only, ..options };
-        let grown = geometry.grown(lower.info().size).filter(|_| !is_read_only);
+        let grown = geometry.grown(device_bytes).filter(|_| !is_read_only);
         let geometry = match grown {
             Some(grown) => {
                 let sequence = header.root.sequence + 1;
@@ -169,25 +175,6 @@ impl Pool {
         }
         Ok((Self(inner), lost))
     }
-}
-
-/// Returns the geometry that the labels name, after a check against the device.
-fn geometry_of(cell: &PoolCell, device_bytes: u64) -> Result<Geometry> {
-    let PoolCell { bytes, far, extent_bytes, .. } = *cell;
-    if device_bytes < bytes {
-        return Err(error!(
-            Corrupt,
-            "the pool has {bytes} bytes, and its device has only {device_bytes}: it is truncated"
-        )
-        .next("bring back the device that the pool was on"));
-    }
-    // A pool that has not grown ends with the far area.
-    let is_grown = far.checked_add(AREA_BYTES) != Some(bytes);
-    let end = if is_grown { bytes } else { far };
-    let extents = end.saturating_sub(AREA_BYTES) / extent_bytes.max(1);
-    let geometry = Geometry { bytes, far, extent_bytes, extents };
-    geometry.check().map_err(|why| error!(Corrupt, "the label of the pool: {why}"))?;
-    Ok(geometry)
 }
 
 /// Returns the geometry in the header. If the pool has grown, the header may have more bytes than the labels.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use block::seeded::{self, Bug};
 use crc_fast::{CrcAlgorithm, Digest};
 use meta::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -118,7 +119,7 @@ impl Prelude {
             return Err(Wrong::Features(prelude.incompatible.get()));
         }
         let found = Uuid(prelude.pool);
-        if pool.is_some_and(|pool| pool != found) {
+        if pool.is_some_and(|pool| pool != found) && !seeded::on(Bug::PoolOfOther) {
             return Err(Wrong::Foreign(found));
         }
         if prelude.pair.get() != pair {

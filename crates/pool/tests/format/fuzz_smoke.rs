@@ -1,6 +1,5 @@
 //! Runs the fuzz targets of pools over seeded inputs: damaged valid inputs, and random bytes.
 
-use pool::cell::PoolCell;
 use pool::name::ExportName;
 use pool::root::{Header, root_checksum};
 use pool::rows::Table;
@@ -50,15 +49,7 @@ fn pool_log_item_decoder_survives_fuzzed_items() {
 #[test]
 fn pool_row_decoders_survive_fuzzed_rows() {
     let rows = samples::rows();
-    let cell = PoolCell {
-        pool: Some(samples::POOL),
-        bytes: 64 << 30,
-        far: 1 << 30,
-        extent_bytes: 4 << 20,
-        flags: Default::default(),
-    };
-    let mut whole: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
-    whole.push(cell.encode().to_vec());
+    let whole: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
     let mut counted = 0;
     testkit::smoke(&whole, |input| {
         let is_row = |table: &&Table| table.reencode(input).is_ok();

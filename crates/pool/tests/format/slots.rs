@@ -1,7 +1,6 @@
-//! The encoding of header, superblock, extent header, and of the state in the label.
+//! The encoding of header, superblock and extent header.
 
 use meta::Uuid;
-use pool::cell::{CELL_BYTES, PoolCell};
 use pool::extent::{ExtentHeader, extent_checksum};
 use pool::root::{Header, Superblock, Wrong, root_checksum};
 use proptest::prelude::*;
@@ -78,63 +77,6 @@ fn pool_extent_header_encodes_to_golden_bytes() {
     let header = samples::extent_header();
     assert_same(&header.encode(), &golden, "extent header");
     assert_eq!(ExtentHeader::decode(&golden, POOL, EXTENT), Ok(header));
-}
-
-fn cell() -> PoolCell {
-    let flags = Default::default();
-    PoolCell { pool: Some(POOL), bytes: 64 << 30, far: 1 << 30, extent_bytes: 4 << 20, flags }
-}
-
-#[test]
-fn pool_state_in_label_encodes_to_golden_bytes() {
-    let whole = golden(
-        CELL_BYTES,
-        &[
-            (0, &[1]),
-            (8, &[0x11; 16]),
-            (24, &[0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0x40]),
-        ],
-    );
-    assert_same(&cell().encode(), &whole, "cell");
-    assert_eq!(PoolCell::decode(&whole), Ok(cell()));
-    let being_made = PoolCell { pool: None, ..cell() };
-    assert_eq!(being_made.encode()[..8], [1, 0, 0, 0, 0, 0, 1, 0]);
-    assert_eq!(PoolCell::decode(&being_made.encode()), Ok(being_made));
-}
-
-#[test]
-fn decode_rejects_malformed_pool_state_in_label() {
-    let good = cell().encode();
-    // Version; being made with a uuid; unknown flag; bytes; far area; extent; reserved bytes.
-    let wrong = [
-        (0, 2),
-        (6, 1),
-        (7, 1),
-        (26, 1),
-        (28, 0),
-        (31, 0x80),
-        (33, 1),
-        (35, 0),
-        (36, 0x10),
-        (42, 0x41),
-        (42, 0),
-        (43, 0x80),
-        (48, 1),
-        (63, 1),
-    ];
-    for (at, value) in wrong {
-        let mut bytes = good;
-        bytes[at] = value;
-        assert!(PoolCell::decode(&bytes).is_err(), "{value} at {at}");
-    }
-    for len in 0..good.len() {
-        assert!(PoolCell::decode(&good[..len]).is_err(), "{len} bytes");
-    }
-    let mut unknown = good;
-    unknown[5] = 1;
-    assert!(PoolCell::decode(&unknown).is_ok_and(|cell| cell.flags.0 == 1 << 8));
-    unknown[8..24].fill(0);
-    assert!(PoolCell::decode(&unknown).is_err(), "no pool, and not being made");
 }
 
 /// Changes a byte of a structure and makes its checksum right again.

@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use block::{ErrorKind, all};
-use meta::Uuid;
-use pool::cell::PoolCell;
 use pool::geometry::Geometry;
 use pool::live::{Checked, Listed, Options, Pool, UNFLUSHED_BYTES_MAX, Usage};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Event, Trace};
 
 use crate::scene::{
-    BLOCKS, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, label, make, name, names,
-    open, stamps, version,
+    BLOCKS, OPTIONS, POOL, assert_whole, blank, block_on, bytes, find, geometry, label, make, name,
+    names, open, stamps, version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;
@@ -209,7 +207,7 @@ fn check_of_pool_open_for_reading_counts_changes_of_log_as_used() {
         pool.flush().await.unwrap();
         drop((web, pool));
         let options = Options { read_only: true, ..OPTIONS };
-        let (pool, _) = Pool::open(&env, &disk.lower(), &cell(), options).await.unwrap();
+        let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry(), options).await.unwrap();
         let checked = pool.check().await.unwrap();
         let expected = Checked { vdisks: 1, ..Checked::default() };
         assert_eq!(checked, expected, "what no checkpoint has merged is neither lost nor leaked");
@@ -228,10 +226,8 @@ fn data_without_a_flush_are_bounded() {
     let env = world.env();
     block_on(&world, async {
         let geometry = Geometry::new(bytes_of_disk as u64).unwrap();
-        Pool::make(&env, &disk.lower(), Uuid([7; 16]), geometry).await.unwrap();
-        let Geometry { bytes: all, far, extent_bytes, .. } = geometry;
-        let cell = PoolCell { bytes: all, far, extent_bytes, ..cell() };
-        let (pool, _) = Pool::open(&env, &disk.lower(), &cell, OPTIONS).await.unwrap();
+        Pool::make(&env, &disk.lower(), POOL, geometry).await.unwrap();
+        let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry, OPTIONS).await.unwrap();
         pool.create(&name("web"), 1 << 30).await.unwrap();
         let web = find(&pool, "web").await;
         let (begun, before) = (env.now(), disk.flushes.get());

@@ -10,8 +10,8 @@ use sim::draw::Stream;
 use sim::{Assembly, DiskConfig, Profile, SimDisk, SimWorld};
 
 use crate::scene::{
-    BLOCKS, DISK_BYTES, OPTIONS, assert_whole, block_on, bytes, cell, find, make_on, name, stamps,
-    version,
+    BLOCKS, DISK_BYTES, OPTIONS, POOL, assert_whole, block_on, bytes, find, geometry, make_on,
+    name, stamps, version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;
@@ -48,7 +48,7 @@ impl Mirrored {
     }
 
     async fn open(&self, options: Options) -> Pool {
-        let opened = Pool::open(&self.world.env(), &self.lower, &cell(), options).await;
+        let opened = Pool::open(&self.world.env(), &self.lower, POOL, geometry(), options).await;
         let (pool, lost) = opened.unwrap();
         assert_eq!(lost, None, "a flushed record is missing");
         pool
@@ -178,7 +178,7 @@ fn damaged_superblocks_on_one_mirror_member_are_read_from_the_other() {
             pool.create(&name("web"), SIZE).await.unwrap();
             pool.close().await.unwrap();
             drop(pool);
-            let far = cell().far;
+            let far = geometry().far;
             let is_area = |at: u64, _: &[u8]| at < AREA_BYTES || at >= far;
             assert_eq!(mirrored.damage(disk, is_area).len(), 512);
             let pool = mirrored.open(OPTIONS).await;

@@ -9,7 +9,8 @@ use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
-    BLOCKS, OPTIONS, blank, block_on, bytes, cell, find, make, name, open, stamps, version,
+    BLOCKS, OPTIONS, POOL, blank, block_on, bytes, find, geometry, make, name, open, stamps,
+    version,
 };
 
 const SIZE: u64 = BLOCKS * 4096;
@@ -148,7 +149,8 @@ fn pool_without_a_flushed_record_is_read_or_opened_with_accepted_loss() {
         assert!(records.len() > 5, "{records:?}");
         let damaged = records[records.len() - 4];
         disk.bytes.borrow_mut()[damaged + 120] ^= 1;
-        let (pool, lost) = Pool::open(&env, &disk.lower(), &cell(), OPTIONS).await.unwrap();
+        let (pool, lost) =
+            Pool::open(&env, &disk.lower(), POOL, geometry(), OPTIONS).await.unwrap();
         let lost = lost.expect("a flushed record is missing");
         assert!(lost.why.contains("is missing, although all up to"), "{lost:?}");
         assert_eq!(lost.behind, Vec::<String>::new());
@@ -158,7 +160,8 @@ fn pool_without_a_flushed_record_is_read_or_opened_with_accepted_loss() {
         assert_eq!(stamps(&env, &pool, &head, 5).await.unwrap()[1..], [100, 101, 102, 103]);
         drop((head, pool));
         let accepting = Options { accept_loss: true, ..OPTIONS };
-        let (pool, lost) = Pool::open(&env, &disk.lower(), &cell(), accepting).await.unwrap();
+        let (pool, lost) =
+            Pool::open(&env, &disk.lower(), POOL, geometry(), accepting).await.unwrap();
         assert_eq!(lost.expect("the record is still missing").behind, ["web"]);
         assert_eq!(part(&env, &pool, "web", 8).await.unwrap()[3..], [300, 400, 401, 402, 403]);
         assert_eq!(

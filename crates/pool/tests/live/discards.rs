@@ -8,7 +8,8 @@ use sim::SimWorld;
 use testkit::recorded::Trace;
 
 use crate::scene::{
-    BLOCKS, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, make, name, stamps, version,
+    BLOCKS, OPTIONS, POOL, assert_whole, blank, block_on, bytes, find, geometry, make, name,
+    stamps, version,
 };
 
 const BYTES: u64 = BLOCKS * BLOCK_BYTES as u64;
@@ -24,7 +25,7 @@ fn freed_blocks_are_discarded_below_after_checkpoint_and_then_used_again() {
     let (env, disk) = (world.env(), blank(&Trace::default()));
     block_on(&world, async {
         make(&env, &disk).await;
-        let (pool, _) = Pool::open(&env, &disk.lower(), &cell(), OPTIONS).await.unwrap();
+        let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry(), OPTIONS).await.unwrap();
         for vdisk in ["kept", "gone"] {
             pool.create(&name(vdisk), BYTES).await.unwrap();
             let head = find(&pool, vdisk).await;
@@ -71,7 +72,7 @@ fn pool_without_discards_keeps_bytes_of_freed_blocks() {
     block_on(&world, async {
         make(&env, &disk).await;
         let options = Options { discard: false, ..OPTIONS };
-        let (pool, _) = Pool::open(&env, &disk.lower(), &cell(), options).await.unwrap();
+        let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry(), options).await.unwrap();
         pool.create(&name("gone"), BYTES).await.unwrap();
         let head = find(&pool, "gone").await;
         pool.write(&head, 0, bytes(&env, 100, BLOCKS)).await.unwrap();

@@ -9,7 +9,8 @@ use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
-    OPTIONS, assert_whole, blank, block_on, bytes, cell, find, make, name, open, stamps, version,
+    OPTIONS, POOL, assert_whole, blank, block_on, bytes, find, geometry, make, name, open, stamps,
+    version,
 };
 
 /// Writes of a vdisk, so many that its trees have inner nodes.
@@ -72,7 +73,7 @@ fn damage(disk: &Disk, offsets: impl Iterator<Item = usize>) {
 
 async fn check(env: &Env, disk: &Rc<Disk>, read_only: bool) -> Checked {
     let options = Options { read_only, ..OPTIONS };
-    let (pool, _) = Pool::open(env, &disk.lower(), &cell(), options).await.unwrap();
+    let (pool, _) = Pool::open(env, &disk.lower(), POOL, geometry(), options).await.unwrap();
     pool.check().await.unwrap()
 }
 

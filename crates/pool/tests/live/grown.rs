@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use block::{Env, ErrorKind};
-use pool::cell::PoolCell;
+use pool::geometry::Geometry;
 use pool::live::{Options, Pool};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
-    DISK_BYTES, OPTIONS, assert_whole, blank, block_on, bytes, cell, find, make, name, open, stamps,
+    DISK_BYTES, OPTIONS, POOL, assert_whole, blank, block_on, bytes, find, geometry, make, name,
+    open, stamps,
 };
 
 const GROWN_BYTES: usize = 48 << 20;
@@ -21,8 +22,8 @@ fn grown(disk: &Disk) -> Rc<Disk> {
     Disk::new(0, bytes, &Trace::default())
 }
 
-async fn open_as(env: &Env, disk: &Rc<Disk>, cell: &PoolCell) -> block::Result<Pool> {
-    Ok(Pool::open(env, &disk.lower(), cell, OPTIONS).await?.0)
+async fn open_as(env: &Env, disk: &Rc<Disk>, labels: Geometry) -> block::Result<Pool> {
+    Ok(Pool::open(env, &disk.lower(), POOL, labels, OPTIONS).await?.0)
 }
 
 /// Makes a small pool with 1000 to 1099 in `web`.
@@ -48,10 +49,10 @@ fn pool_uses_all_of_grown_device() {
         let before = open(&env, &small).await.unwrap().usage();
         let disk = grown(&small);
         let read_only = Options { read_only: true, ..OPTIONS };
-        let (pool, _) = Pool::open(&env, &disk.lower(), &cell(), read_only).await.unwrap();
+        let (pool, _) = Pool::open(&env, &disk.lower(), POOL, geometry(), read_only).await.unwrap();
         assert_eq!(pool.bytes(), DISK_BYTES as u64, "open for reading, it does not grow");
         drop(pool);
-        let pool = open_as(&env, &disk, &cell()).await.unwrap();
+        let pool = open_as(&env, &disk, geometry()).await.unwrap();
         assert_eq!(pool.bytes(), GROWN_BYTES as u64);
         let usage = pool.usage();
         let more = usage.free_bytes + usage.kept_bytes - before.free_bytes - before.kept_bytes;
@@ -67,8 +68,8 @@ fn pool_uses_all_of_grown_device() {
         assert_whole(&pool.check().await.unwrap(), "");
         drop(pool);
         // The header counts before the labels, and after them.
-        for cell in [cell(), PoolCell { bytes: GROWN_BYTES as u64, ..cell() }] {
-            let pool = open_as(&env, &disk, &cell).await.unwrap();
+        for labels in [geometry(), geometry().grown(GROWN_BYTES as u64).unwrap()] {
+            let pool = open_as(&env, &disk, labels).await.unwrap();
             assert_eq!(pool.bytes(), GROWN_BYTES as u64);
             let head = find(&pool, "web").await;
             assert_eq!(stamps(&env, &pool, &head, 6000).await.unwrap(), expected);
@@ -84,11 +85,11 @@ fn pool_image_from_before_its_growth_is_refused() {
     block_on(&world, async {
         let small = small(&env).await;
         let old = grown(&small);
-        let cell = PoolCell { bytes: GROWN_BYTES as u64, ..cell() };
-        let error = open_as(&env, &old, &cell).await.err().expect("an older image");
+        let labels = geometry().grown(GROWN_BYTES as u64).unwrap();
+        let error = open_as(&env, &old, labels).await.err().expect("an older image");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().contains("the label and the header of the pool differ"), "{error}");
-        let error = open_as(&env, &small, &cell).await.err().expect("a truncated pool");
+        let error = open_as(&env, &small, labels).await.err().expect("a truncated pool");
         assert!(error.message().contains("it is truncated"), "{error}");
     });
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use block::{Env, Lower};
 use kind::Value;
+use pool::geometry::Geometry;
 use pool::live::{Options, Pool};
 use sim::draw::Stream;
 use sim::{Assembly, CutPolicy, DiskConfig, Profile, SimDisk, SimWorld};
 
-use crate::scene::{block_on, cell_on, make_on};
+use crate::scene::{POOL, block_on, make_on};
 
 /// A machine with a pool on its disk.
 pub struct Machine {
@@ -51,9 +52,9 @@ impl Machine {
 
     pub fn open(&self, options: Options) -> Pool {
         let lower = self.lower();
-        let cell = cell_on(lower.info().size);
+        let geometry = Geometry::new(lower.info().size).unwrap();
         let (pool, lost) = block_on(&self.world, async {
-            Pool::open(&self.env(), &lower, &cell, options).await.unwrap()
+            Pool::open(&self.env(), &lower, POOL, geometry, options).await.unwrap()
         });
         assert_eq!(lost, None, "a flushed record is missing");
         pool

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use block::{Buf, Env, Lower, Result};
 use meta::Uuid;
 use pool::BLOCK_BYTES;
-use pool::cell::{CellFlags, PoolCell};
 use pool::geometry::Geometry;
 use pool::live::{Checked, FOLD_LEAVES, Options, Pool, Version};
 use pool::name::{Label, VdiskName, VersionName};
@@ -39,15 +38,12 @@ pub fn blank(trace: &Trace) -> Rc<Disk> {
     Disk::new(0, vec![0; DISK_BYTES], trace)
 }
 
-/// The state in the labels of the pool of the tests.
-pub fn cell() -> PoolCell {
-    cell_on(DISK_BYTES as u64)
-}
+/// The UUID of the pool of the tests.
+pub const POOL: Uuid = Uuid([7; 16]);
 
-/// The state in the labels of a pool on a device of so many bytes.
-pub fn cell_on(device_bytes: u64) -> PoolCell {
-    let Geometry { bytes, far, extent_bytes, .. } = Geometry::new(device_bytes).unwrap();
-    PoolCell { pool: Some(Uuid([7; 16])), bytes, far, extent_bytes, flags: CellFlags(0) }
+/// Returns the sizes and places in the labels of the pool of the tests.
+pub fn geometry() -> Geometry {
+    Geometry::new(DISK_BYTES as u64).unwrap()
 }
 
 pub async fn make(env: &Env, disk: &Rc<Disk>) {
@@ -56,7 +52,7 @@ pub async fn make(env: &Env, disk: &Rc<Disk>) {
 
 pub async fn make_on(env: &Env, lower: &Lower) {
     let geometry = Geometry::new(lower.info().size).unwrap();
-    Pool::make(env, lower, Uuid([7; 16]), geometry).await.unwrap();
+    Pool::make(env, lower, POOL, geometry).await.unwrap();
 }
 
 pub async fn open(env: &Env, disk: &Rc<Disk>) -> Result<Pool> {
@@ -65,7 +61,8 @@ pub async fn open(env: &Env, disk: &Rc<Disk>) -> Result<Pool> {
 
 pub async fn open_with(env: &Env, disk: &Rc<Disk>, options: Options) -> Result<Pool> {
     let lower = disk.lower();
-    let (pool, lost) = Pool::open(env, &lower, &cell_on(lower.info().size), options).await?;
+    let geometry = Geometry::new(lower.info().size)?;
+    let (pool, lost) = Pool::open(env, &lower, POOL, geometry, options).await?;
     assert_eq!(lost, None, "a flushed record is missing");
     Ok(pool)
 }
