@@ -3,9 +3,11 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `checksum.rs` | the rows of `checksum`: writes, their bytes and flushes, and reads |
 //! | `remap.rs` | the rows of `remap`: first writes, and starts |
 //! | `scene.rs` | a device on a simulated disk, and its load |
 
+mod checksum;
 mod remap;
 mod scene;
 
@@ -31,6 +33,11 @@ fn parts() -> Vec<Part> {
     add("remap-bytes", remap::bytes);
     add("remap-flushes", remap::flushes);
     add("remap-start", remap::starts);
+    add("checksum-writes", checksum::writes);
+    add("checksum-flushes", checksum::flushes);
+    add("checksum-first-writes", checksum::first_writes);
+    add("checksum-bytes", checksum::bytes);
+    add("checksum-reads", checksum::reads);
     parts
 }
 
@@ -40,7 +47,15 @@ mod tests {
 
     #[test]
     fn rows_in_simulated_time_hold() {
-        let rows = [remap::first_writes(), remap::flushes(), remap::starts()];
+        let rows = [
+            remap::first_writes(),
+            remap::flushes(),
+            remap::starts(),
+            checksum::writes(),
+            checksum::flushes(),
+            checksum::first_writes(),
+            checksum::reads(),
+        ];
         for row in rows.iter().flatten() {
             assert_eq!(row.holds, Some(true), "{}", row.line());
         }

@@ -1,4 +1,4 @@
-//! A device on one simulated disk, and its load.
+//! A device on simulated disks, and its load.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use testkit::Shelf;
 /// Bytes of a request of the load.
 pub const REQUEST: u64 = 4096;
 
-/// Time after which the last records of an idle device are proven.
-const AT_REST: Duration = Duration::from_secs(5);
+/// Time after which the last records of an idle device are proven, and its regions are cleared.
+const AT_REST: Duration = Duration::from_secs(12);
 
-/// Requests and bytes of the disk since its beginning.
+/// Requests and bytes of all disks since their beginning.
 #[derive(Clone, Copy)]
 pub struct Used {
     pub reads: u64,
@@ -25,13 +25,13 @@ pub struct Used {
     pub flushes: u64,
 }
 
-/// A device on one simulated disk.
+/// A device on one or two simulated disks.
 pub struct Scene {
     world: SimWorld,
-    disk: Rc<SimDisk>,
+    disks: Vec<Rc<SimDisk>>,
     shelf: Rc<Shelf>,
-    kind: &'static str,
-    options: Vec<(&'static str, Value)>,
+    /// Kind of the device, with its options; `None` if the load uses the first disk itself.
+    device: Option<(&'static str, Vec<(&'static str, Value)>)>,
     running: Option<(Assembly, PartId)>,
 }
 
@@ -39,18 +39,41 @@ impl Scene {
     /// Makes a device of a kind with `options` on a new disk of `bytes` bytes. Writes of the disk take 0.1 ms, flushes
     /// 2 ms more.
     pub fn new(kind: &'static str, options: Vec<(&'static str, Value)>, bytes: u64) -> Self {
+        Self::on(Some((kind, options)), &[bytes])
+    }
+
+    /// Makes a disk of `bytes` bytes without a device.
+    pub fn plain(bytes: u64) -> Self {
+        Self::on(None, &[bytes])
+    }
+
+    /// Makes a device on two disks, of which the second has its metadata.
+    pub fn apart(
+        kind: &'static str,
+        mut options: Vec<(&'static str, Value)>,
+        bytes: [u64; 2],
+    ) -> Self {
+        options.push(("meta", Value::Text("path1".to_owned())));
+        Self::on(Some((kind, options)), &bytes)
+    }
+
+    fn on(device: Option<(&'static str, Vec<(&'static str, Value)>)>, bytes: &[u64]) -> Self {
         let world = SimWorld::new(1);
-        let config = DiskConfig {
-            destage: 0,
-            least_ns: 80_000,
-            most_ns: 120_000,
-            flush_ns: 2_000_000,
-            ..DiskConfig::new(bytes, Profile::Native512)
+        let disk = |(n, bytes): (u64, &u64)| {
+            let config = DiskConfig {
+                destage: 0,
+                least_ns: 80_000,
+                most_ns: 120_000,
+                flush_ns: 2_000_000,
+                ..DiskConfig::new(*bytes, Profile::Native512)
+            };
+            let disk = SimDisk::new(&world, n, config);
+            world.plug(format!("/disk{n}"), &disk);
+            disk
         };
-        let disk = SimDisk::new(&world, 0, config);
-        world.plug("/disk0".to_owned(), &disk);
+        let disks = (0..).zip(bytes).map(disk).collect();
         let shelf = Shelf::strict(&world.env(), Stream::new(1, "shelf", 0), Vec::new());
-        let mut scene = Self { world, disk, shelf, kind, options, running: None };
+        let mut scene = Self { world, disks, shelf, device, running: None };
         scene.start();
         scene
     }
@@ -60,9 +83,15 @@ impl Scene {
         let order = Stream::new(1, "order", 0);
         let graph = Assembly::new(&self.world.env(), kinds::REGISTRY, false, order);
         let mut graph = graph.in_world(&self.world).on_labels(self.shelf.clone());
-        let path = [("path", Value::Text("/disk0".to_owned()))];
-        let disk = graph.add("path", &path, &[]).expect("the disk opens");
-        let part = graph.add(self.kind, &self.options, &[disk]).expect("the device starts");
+        let disk = |n| {
+            let path = [("path", Value::Text(format!("/disk{n}")))];
+            graph.add("path", &path, &[]).expect("the disk opens")
+        };
+        let on: Vec<_> = (0..self.disks.len()).map(disk).collect();
+        let part = match &self.device {
+            Some((kind, options)) => graph.add(kind, options, &on).expect("the device starts"),
+            None => on[0],
+        };
         self.running = Some((graph, part));
     }
 
@@ -79,29 +108,53 @@ impl Scene {
         self.world.run(until).expect("an idle device rests");
     }
 
-    /// Returns what the disk has done so far.
+    /// Returns what the disks have done so far.
     pub fn used(&self) -> Used {
         let count = |count| self.world.counters().get(count);
         Used {
             reads: count(Count::DiskRead),
-            bytes_written: self.disk.bytes_written(),
+            bytes_written: self.disks.iter().map(|disk| disk.bytes_written()).sum(),
             flushes: count(Count::DiskFlush),
         }
     }
 
+    /// Returns the bytes that were written to the disk number `n`.
+    pub fn bytes_written_to(&self, n: usize) -> u64 {
+        self.disks[n].bytes_written()
+    }
+
     /// Writes `count` requests, `depth` at a time. Request n is at the address `place(n)`. Returns the simulated time.
     pub fn write(&self, depth: u64, count: u64, place: impl Fn(u64) -> u64) -> Duration {
+        self.load(depth, count, |number, range| {
+            let data = self.world.env().buf(REQUEST as usize).expect("the pool has a buffer");
+            data.write().fill(number as u8 | 1);
+            Op::write(range(place(number)), data)
+        })
+    }
+
+    /// Reads `count` requests, as [`Scene::write`] writes them.
+    pub fn read(&self, depth: u64, count: u64, place: impl Fn(u64) -> u64) -> Duration {
+        self.load(depth, count, |number, range| {
+            let into = self.world.env().buf(REQUEST as usize).expect("the pool has a buffer");
+            Op::read(range(place(number)), into)
+        })
+    }
+
+    fn load(
+        &self,
+        depth: u64,
+        count: u64,
+        op: impl Fn(u64, fn(u64) -> ByteRange) -> Op,
+    ) -> Duration {
         let (graph, part) = self.running.as_ref().expect("the device runs");
         let client = Client::new(&graph.engine, graph.node(*part));
         let (env, next) = (self.world.env(), Cell::new(0));
         let begun = env.now();
+        let range = |start| ByteRange::new(start, REQUEST).expect("a request has bytes");
         let worker = async || {
             while next.get() < count {
                 let number = next.replace(next.get() + 1);
-                let data = env.buf(REQUEST as usize).expect("the pool has a buffer");
-                data.write().fill(number as u8 | 1);
-                let range = ByteRange::new(place(number), REQUEST).expect("a request has bytes");
-                client.send(Op::write(range, data)).await.result.expect("the disk has no faults");
+                client.send(op(number, range)).await.result.expect("the disk has no faults");
             }
         };
         let workers: Vec<Pin<Box<dyn Future<Output = ()>>>> =
