@@ -142,8 +142,9 @@ fn facts(lower: &Info, mode: &Mode) -> Info {
 }
 
 impl Core {
-    /// Opens a device from its parts. Begins a scan of the regions marked at the opening, of the ranges in which copies below
-    /// may differ, and the job of the first checksums, as far as they have work.
+    /// Opens a device from its parts. Begins a scan of the regions marked at the opening, and of the ranges in which copies
+    /// below may differ, and the job of the first checksums, as far as they have work. The scan of these ranges begins again
+    /// whenever there are more of them.
     ///
     /// # Errors
     /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a device of another
@@ -198,8 +199,8 @@ impl Core {
         if self.inner.info.read_only {
             return;
         }
-        let scanner = self.inner.clone();
-        self.tasks.spawn("a scan of checksums", async move { scanner.scan().await });
+        let (scanner, closed) = (self.inner.clone(), self.tasks.wait(|| false));
+        self.tasks.spawn("a scan of checksums", async move { scanner.scan_always(closed).await });
         if !self.inner.progress.is_complete() {
             let maker = self.inner.clone();
             self.tasks.spawn("first checksums", async move { maker.make_sums().await });
@@ -265,7 +266,7 @@ impl Core {
         Ranges::of(blocks.filter_map(|block| block.intersect(range)).collect(), None)
     }
 
-    /// Scans again the ranges in which copies below may differ, as after the return of a member.
+    /// Scans the ranges in which copies below may differ.
     ///
     /// # Errors
     /// Errors of the lower and the vault.

@@ -2,6 +2,7 @@
 
 mod above;
 mod basics;
+mod beneath;
 mod copied;
 mod copies;
 mod costs;
