@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use block::control::copies::Ranges;
 use block::{
-    ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Op, RangeLock, Reservation,
-    Result, State, TaskGroup, What, bail, push_extent,
+    ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Notify, Op, RangeLock,
+    Reservation, Result, State, TaskGroup, What, bail, push_extent,
 };
 use meta::Uuid;
 use meta::journal::Journal;
@@ -110,6 +110,8 @@ pub(super) struct Inner {
     pub doubts: Doubts,
     /// Blocks that the scan has left unverified: they could not be read, or a redundant device above must write them.
     pub left: RefCell<std::collections::BTreeSet<u64>>,
+    /// Number of the times that blocks were added to `left`, and the tasks that wait for that.
+    pub lefts: (Cell<u64>, Notify),
     pub counts: Cell<Numbers>,
     /// The error with which the device refuses requests, if it has failed.
     pub failure: RefCell<Option<Error>>,
@@ -183,6 +185,7 @@ impl Core {
             lock: RangeLock::new(),
             doubts: Doubts::default(),
             left: RefCell::default(),
+            lefts: Default::default(),
             counts: Cell::default(),
             failure: RefCell::default(),
             is_closing: Cell::new(false),
@@ -264,6 +267,13 @@ impl Core {
         let left = self.inner.left.borrow();
         let blocks = left.iter().map(|block| super::sums::range_of(*block));
         Ranges::of(blocks.filter_map(|block| block.intersect(range)).collect(), None)
+    }
+
+    /// Waits until the scan leaves more blocks unverified than at the call.
+    pub fn more_unverified(&self) -> impl Future<Output = ()> + 'static {
+        let inner = self.inner.clone();
+        let before = inner.lefts.0.get();
+        async move { inner.lefts.1.until(|| inner.lefts.0.get() != before).await }
     }
 
     /// Scans the ranges in which copies below may differ.

@@ -152,7 +152,11 @@ impl Inner {
         if let Some(part) = ByteRange::between(at, range.end()) {
             regions.verified(part);
         }
-        self.left.borrow_mut().extend(left);
+        if !left.is_empty() {
+            self.left.borrow_mut().extend(left);
+            self.lefts.0.set(self.lefts.0.get() + 1);
+            self.lefts.1.wake();
+        }
     }
 
     /// Reads each copy of a range, and returns the blocks of which any copy differs from its checksum, or cannot be read. A
