@@ -379,6 +379,8 @@ bugs! {
     ContentForgotten = "259",
     /// 260 a mirror waits for a verifier before it copies to a member without a copy
     EmptyWaits = "260",
+    /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
+    LaggingCountsDivided = "261",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

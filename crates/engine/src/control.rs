@@ -175,7 +175,7 @@ fn is_left_out(command: &Command) -> bool {
     matches!(command.verb().reach, Reach::Known | Reach::First)
 }
 
-/// Carries out a command at all places, until the first of them answers.
+/// Carries out a command at all places, until one place answers.
 async fn at_first(command: &Command, places: Vec<NodeRange>) -> Result<Reply> {
     let begin = |place: &NodeRange| place.begin(command.at(place.below));
     let mut begun: Vec<_> = places.iter().map(begin).collect();

@@ -145,8 +145,8 @@ fn facts(lower: &Info, mode: &Mode) -> Info {
 
 impl Core {
     /// Opens a device from its parts. Begins a scan of the regions marked at the opening, and of the ranges in which copies
-    /// below may differ, and the job of the first checksums, as far as they have work. The scan of these ranges begins again
-    /// whenever there are more of them.
+    /// below may differ, and the job of the first checksums, as far as they have work. The scan begins again when there are
+    /// more such ranges.
     ///
     /// # Errors
     /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a device of another

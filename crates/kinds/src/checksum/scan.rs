@@ -16,8 +16,8 @@ use super::sums::{BLOCK_BYTES, Blocks, PIECE_BLOCKS, PIECE_BYTES, ZEROS, blocks_
 pub const SCAN_BYTES: u64 = PIECE_BYTES;
 
 impl Inner {
-    /// Scans what an unclean stop has left, and the ranges in which copies below may differ. Scans these ranges again whenever
-    /// the lower reports more of them, until `closed` ends.
+    /// Scans what an unclean stop has left, and the ranges in which copies below may differ. Scans again whenever the lower
+    /// reports more ranges, until `closed` ends.
     pub async fn scan_always(&self, closed: impl Future<Output = ()>) {
         let mut closed = pin!(closed);
         let mut is_first = true;
@@ -32,7 +32,7 @@ impl Inner {
                 if is_first {
                     self.scan().await;
                 } else {
-                    // The ranges that an error has left stay pending, until the lower reports more of them.
+                    // The ranges that an error has left stay pending, until the lower reports more ranges.
                     let _ = self.scan_pending().await;
                 }
             };

@@ -259,6 +259,7 @@ fn content_in(state: State, before: Content) -> Content {
     match (state, before) {
         (State::InSync, _) => Content::Stale,
         (State::Copying, before) => before,
+        (_, Content::Divided) if seeded::on(Bug::LaggingCountsDivided) => Content::Divided,
         (State::Stale | State::Failed | State::Spare, Content::Empty) => Content::Empty,
         (State::Stale | State::Failed | State::Spare, _) => Content::Stale,
     }

@@ -344,7 +344,7 @@ impl Inner {
         }
     }
 
-    /// Copies to member `to` a range that no member in sync could read as a whole. A block that none of them can read is
+    /// Copies to member `to` a range that no member in sync could read as a whole. A block that no such member can read is
     /// rewritten on all members, if there are bytes for it. Beneath a verifier, a block that is bad on all copies is reported
     /// and left out: no reader takes its bytes.
     async fn copy_by_blocks(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {

@@ -20,7 +20,7 @@ use super::verifier::change;
 const BLOCK_BYTES: u64 = 4096;
 
 impl Inner {
-    /// Begins to rewrite the blocks that members cannot verify: at the opening, and when a member reports more of them.
+    /// Begins to rewrite the blocks that members cannot verify: at the opening, and when a member reports more.
     pub(super) fn watch_members(self: &Rc<Self>) {
         if self.is_read_only() || seeded::on(Bug::UnverifiedStay) {
             return;
@@ -84,7 +84,7 @@ impl Inner {
     /// other copies, or one that verifies, asks for a last resort itself.
     ///
     /// # Errors
-    /// `error`, that of the first read, if it has another cause, or if there is such a device; else those of the second read.
+    /// `error`, that of the first read, if it has another cause, or if such devices are above; else those of the second read.
     pub(super) async fn reread(&self, range: ByteRange, into: &mut Buf, error: Error) -> Result<()> {
         let is_asked_last = self.is_verified() || self.verification.redundancy_above;
         if error.kind() != ErrorKind::Corrupt || is_asked_last || self.is_read_only() {

@@ -1,6 +1,6 @@
 //! The commands of a device above that verifies bytes: wrong copies, ranges in which copies may differ, and ranges that it
-//! has verified. Beneath such a device the mirror chooses no copy: a region of a member that returns is copied after the device
-//! has been through it, with the wrong copies restored.
+//! has verified. The mirror chooses no copy beneath it: a region of a member that returns is copied after the verifier has
+//! been through the region and has restored wrong copies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

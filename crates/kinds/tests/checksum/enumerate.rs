@@ -278,7 +278,7 @@ fn enumerate(place: Place) -> usize {
                     let image_of = |n: usize| if n == *disk { image.clone() } else { other(n) };
                     let images = (0..moments.len()).map(image_of).collect();
                     let rotten = [None, Some(0), Some(1)][states / 3 % 3].filter(|_| is_cold);
-                    let (source, reads) = (states / 9 % 2, states / 18 % 2 == 0);
+                    let (source, reads) = (states / 9 % 2, (states / 18).is_multiple_of(2));
                     let what = format!(
                         "{place:?}, event {number}, state {states}, source {source}, rot on {rotten:?}, reads {reads}"
                     );

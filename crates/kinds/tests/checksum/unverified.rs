@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::copies::{Changed, Pending};
+use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Nothing, Reply, Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::{ByteRange, Device, Info, MemberState, Needs, Op, Request, Result};
@@ -255,4 +256,27 @@ fn block_that_scan_of_member_leaves_is_rewritten_without_resync() {
     assert_eq!(stack.states(), [MemberState::InSync; 2]);
     stack.until_verified();
     assert!(stack.has(3, 1));
+}
+
+/// The second member had all writes at the first kill, and lacks one at the second kill.
+#[test]
+fn member_that_has_missed_write_since_unclean_stop_is_not_asked() {
+    let mut stack = Stack::written();
+    stack.write(2, 2);
+    stack.kill();
+    stack.start(false, false);
+    let Running { graph, mirror, .. } = stack.running();
+    let member = "sums1".to_owned();
+    graph.ask::<Fail>(*mirror, Name { member: member.clone() }).unwrap();
+    stack.write(3, 2);
+    stack.submit(Op::Flush).unwrap();
+    graph.ask::<Resync>(*mirror, Stale { member: Some(member) }).unwrap();
+    stack.write(7, 2);
+    assert_eq!(stack.states()[1], MemberState::Copying);
+    stack.kill();
+    stack.put(0, 3, 0xee);
+    stack.start(false, false);
+    assert_eq!(stack.states()[1], MemberState::Copying);
+    // The only current copy has rotted in a marked region.
+    assert_eq!(stack.read(3).unwrap(), vec![0xee; BLOCK_BYTES as usize]);
 }
