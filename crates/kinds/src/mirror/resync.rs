@@ -145,7 +145,10 @@ impl Copy {
     async fn part(&mut self, mirror: &Inner, part: ByteRange, way: Way) -> bool {
         let member = &mirror.members[self.index];
         let mut copied = mirror.copy(self.index, part, way).await;
-        if let Err(Uncopied::Unread(_)) = copied {
+        // A source that does not answer would cost a deadline for each block.
+        if let Err(Uncopied::Unread(error)) = &copied
+            && error.kind() != ErrorKind::TimedOut
+        {
             copied = mirror.copy_by_blocks(self.index, part).await;
         }
         if member.changes() != self.begun {
@@ -355,7 +358,7 @@ impl Inner {
                 Err(unwritten) => return Err(unwritten),
             }
             let Err(error) = self.rewrite_block(block, None).await else { continue };
-            if !self.is_verified() {
+            if !self.is_verified() || error.kind() == ErrorKind::TimedOut {
                 return Err(Uncopied::Unread(error));
             }
             self.emit(What::RangeUnreadable, None, block.to_string());
