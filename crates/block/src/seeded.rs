@@ -361,6 +361,30 @@ bugs! {
     PlacedWithoutSum = "228",
     /// 210 a checkpoint moves the tail of a vault's log back to records that were dropped
     TailMovedBack = "210",
+    /// 250 a mirror hides copies that are not in sync from reads that avoid others
+    CopiesHidden = "250",
+    /// 251 a mirror makes a region alike before a verifier has been through it
+    AlikeBeforeVerified = "251",
+    /// 252 the scrub of a mirror beneath a verifier rewrites copies
+    ScrubBeneathVerifier = "252",
+    /// 253 a mirror answers reads of a last resort from copies that are not in sync
+    LastResortStale = "253",
+    /// 254 a mirror beneath a verifier rewrites a range after a failed read from another copy, unverified
+    RepairedUnverified = "254",
+    /// 255 a report of a verifier counts for a member that began to return during its pass
+    EarlierPassCounts = "255",
+    /// 256 a verifier scans pending ranges at its opening alone
+    ReturnsUnscanned = "256",
+    /// 257 a mirror does not rewrite blocks that a member below cannot verify
+    UnverifiedStay = "257",
+    /// 258 a mirror takes a last resort before it has asked the members that have all acknowledged writes
+    DividedUnasked = "258",
+    /// 259 a mirror forgets over a restart that a member has all acknowledged writes, or no copy
+    ContentForgotten = "259",
+    /// 260 a mirror waits for a verifier before it copies to a member without a copy
+    EmptyWaits = "260",
+    /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
+    LaggingCountsDivided = "261",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

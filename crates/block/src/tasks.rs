@@ -56,6 +56,16 @@ impl TaskGroup {
         &self.shared.changed
     }
 
+    /// Waits until `over` returns true, or until the group closes or is dropped. `over` is called at once, and again after
+    /// each change of the owner's state. The future does not refer to the owner, so the owner may be dropped meanwhile.
+    pub fn wait(&self, over: impl Fn() -> bool + 'static) -> impl Future<Output = ()> + 'static {
+        let shared = self.shared.clone();
+        async move {
+            let is_over = || shared.is_closing.get() || shared.is_dropped.get() || over();
+            shared.changed.until(is_over).await;
+        }
+    }
+
     /// Makes the tasks of the group end, and waits until they have ended. If the future or the returned guard is
     /// dropped before [`ScopeGuard::done`], the group is open again, and `reopen` is called.
     pub async fn close(&self, reopen: impl FnOnce()) -> ScopeGuard<impl FnOnce()> {
@@ -132,6 +142,47 @@ mod tests {
             panic!("its only task has ended")
         };
         closed.done();
+    }
+
+    #[test]
+    fn task_group_wait_ends_at_change_at_close_and_at_drop() {
+        let (world, env) = TestWorld::new();
+        let (over, ended) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let wait = |group: &TaskGroup| {
+            let (over, ended) = (over.clone(), ended.clone());
+            let waits = group.wait(move || over.get());
+            env.spawn("a wait", async move {
+                waits.await;
+                ended.set(ended.get() + 1);
+            });
+            world.run();
+        };
+        let group = TaskGroup::new(&env);
+        wait(&group);
+        group.changed().wake();
+        world.run();
+        assert_eq!(ended.get(), 0);
+        over.set(true);
+        group.changed().wake();
+        world.run();
+        assert_eq!(ended.get(), 1);
+        over.set(false);
+        wait(&group);
+        {
+            let mut close = std::pin::pin!(group.close(|| {}));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let std::task::Poll::Ready(closed) = close.as_mut().poll(&mut cx) else {
+                panic!("it has no tasks")
+            };
+            closed.done();
+        }
+        world.run();
+        assert_eq!(ended.get(), 2);
+        let group = TaskGroup::new(&env);
+        wait(&group);
+        drop(group);
+        world.run();
+        assert_eq!(ended.get(), 3);
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //! not count as requests.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use block::control::{Command, Part, Reach, Reply, Resolved};
 use block::env::LocalFuture;
@@ -51,6 +51,7 @@ pub(super) fn carry_out(node: Rc<Node>, command: Command) -> LocalFuture<Result<
             Reach::Here => Err(command.unknown_to(&top.node.name)),
             _ if !whole.contains(range) => Err(top.beyond(&command)),
             Reach::Range | Reach::Known => at_all(&command, top.find(&command).await?).await,
+            Reach::First => at_first(&command, top.find(&command).await?).await,
             Reach::Bound { .. } => in_order(&command, top.find(&command).await?).await,
         }
     })
@@ -140,7 +141,7 @@ impl NodeRange {
         while let Some(range) = rest {
             let (all, upto, moves) = match device.resolve(range).await? {
                 Resolved::Places { all, upto, moves } => (all, upto, moves),
-                _ if lowers.is_empty() && matches!(command.verb().reach, Reach::Known) => break,
+                _ if lowers.is_empty() && is_left_out(command) => break,
                 _ => return Err(command.unknown_to(&self.node.name)),
             };
             if moves && matches!(command.verb().reach, Reach::Bound { .. }) {
@@ -167,6 +168,30 @@ impl NodeRange {
         let (name, size) = (&self.node.name, self.node.info.size);
         error!(OutOfRange, "{command:?} is beyond the {size} bytes of device {name}")
     }
+}
+
+/// Whether disks that do not know the command are left out.
+fn is_left_out(command: &Command) -> bool {
+    matches!(command.verb().reach, Reach::Known | Reach::First)
+}
+
+/// Carries out a command at all places, until one place answers.
+async fn at_first(command: &Command, places: Vec<NodeRange>) -> Result<Reply> {
+    let begin = |place: &NodeRange| place.begin(command.at(place.below));
+    let mut begun: Vec<_> = places.iter().map(begin).collect();
+    if begun.is_empty() {
+        bail!(Unsupported, "no device below answers {command:?}");
+    }
+    let (n, answer) = poll_fn(|cx| {
+        let mut all = begun.iter_mut().enumerate();
+        let ready = all.find_map(|(n, one)| match one.as_mut().poll(cx) {
+            Poll::Ready(answer) => Some((n, answer)),
+            Poll::Pending => None,
+        });
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await;
+    command.merge(vec![places[n].part(answer?)])
 }
 
 /// Carries out a command without a lasting effect, at up to [`AT_ONCE`] places at the same time.

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::{Numbers, Pending, Ranges, Verified, Wrong};
+use block::control::copies::{Changed, Numbers, Pending, Ranges, Verified, Wrong};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Member, Nothing, Verb};
 use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, Error, ErrorKind, Info, Lower};
@@ -420,6 +420,33 @@ fn pending_ranges_are_those_that_resync_has_not_copied_yet() {
     assert_eq!(far.unwrap_err().kind(), ErrorKind::OutOfRange);
     bench.world.run(bench.world.env().now().after(Duration::from_secs(60))).unwrap();
     assert_eq!(pending(all), Ranges::default());
+}
+
+#[test]
+fn changed_waits_until_member_of_any_mirror_returns() {
+    let bench = stack();
+    let mirrors: Vec<_> =
+        (0..=bench.top).filter(|part| !bench.graph.report(*part).members.is_empty()).collect();
+    assert_eq!(mirrors.len(), 2);
+    let minute = || bench.world.run(bench.world.env().now().after(Duration::from_secs(60)));
+    for mirror in mirrors {
+        let ended = Rc::new(Cell::new(false));
+        let (done, lower) = (ended.clone(), bench.lower.clone());
+        bench.world.env().spawn("a wait for changes", async move {
+            let command = Command::new::<Changed>(Nothing {});
+            lower.control::<Changed>(command).await.unwrap();
+            done.set(true);
+        });
+        let member = bench.graph.report(mirror).members[1].name.clone();
+        bench.graph.ask::<Fail>(mirror, Name { member }).unwrap();
+        minute().unwrap();
+        assert!(!ended.get());
+        bench.graph.ask::<Resync>(mirror, Stale::default()).unwrap();
+        minute().unwrap();
+        assert!(ended.get());
+    }
+    let alone = bench.ask::<Changed>(sectors(30, 1), Nothing {});
+    assert_eq!(alone.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]

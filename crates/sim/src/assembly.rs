@@ -20,7 +20,7 @@ use fixedbitset::FixedBitSet;
 use kind::testing::PartId;
 use kind::{
     Beneath, DeviceConfig, DevicePlan, Fault, Kind, LowerConfig, Maker, MakerArgs, Registry,
-    TablePlan, Value, parts,
+    Surroundings, TablePlan, Value, parts,
 };
 
 use crate::carried::{AS_DEVICE, Carried};
@@ -40,6 +40,8 @@ pub struct Assembly {
     /// Where devices keep their states, if the disks are labelled; `None` without labels.
     labels: Option<Rc<dyn Labels>>,
     keeps_objects: bool,
+    /// Surroundings of the devices that are added.
+    around: Surroundings,
 }
 
 /// Where the devices of an assembly keep their states, instead of the labels of real disks.
@@ -80,7 +82,20 @@ impl Assembly {
         env.spawn("engine", engine.clone().drive());
         let (env, parts) = (env.clone(), Vec::new());
         let (world, labels, keeps_objects) = (None, None, false);
-        Self { engine, env, registry, fuse, parts, world, labels, keeps_objects }
+        let around = Surroundings::default();
+        Self { engine, env, registry, fuse, parts, world, labels, keeps_objects, around }
+    }
+
+    /// Sets the surroundings of the devices that are added from now on: the devices above them are not known yet.
+    pub fn surround(&mut self, around: Surroundings) {
+        self.around = around;
+    }
+
+    /// Returns the inputs for a device with the configuration `given` over the nodes `lowers`.
+    fn args<'m>(&'m self, given: &'m DeviceConfig, lowers: &[NodeId]) -> MakerArgs<'m> {
+        let lowers = lowers.iter().map(|node| self.engine.lower(*node)).collect();
+        let around = self.around.clone();
+        MakerArgs { lowers, around, ..MakerArgs::new(given, &self.env) }
     }
 
     /// Sets the simulated world of the assembly's environment. While the opening of a device waits, the assembly runs
@@ -291,15 +306,13 @@ impl Assembly {
             }
             Maker::Device { plan, make, .. } => {
                 let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
-                let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
-                let device = make(MakerArgs { lowers, ..MakerArgs::new(given, &self.env) })?;
+                let device = make(self.args(given, &nodes))?;
                 self.adopt(&name, device, needs, on)
             }
             Maker::Stateful { plan, make, .. } => {
                 let DevicePlan { needs, .. } = plan(given).map_err(refused)?;
-                let lowers = nodes.iter().map(|node| self.engine.lower(*node)).collect();
                 let state = self.kept(&name, on);
-                let making = MakerArgs { lowers, state, ..MakerArgs::new(given, &self.env) };
+                let making = MakerArgs { state, ..self.args(given, &nodes) };
                 let device = self.finished(make(making))??;
                 self.adopt(&name, device, needs, on)
             }
@@ -314,8 +327,7 @@ impl Assembly {
                 let parts = parts(&room, &facts).into_iter().map(add);
                 let parts = parts.collect::<Result<Vec<_>>>()?;
                 let data = Rc::new(room.data.clone());
-                let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
-                let making = MakerArgs { lowers, ..MakerArgs::new(given, &self.env) };
+                let making = self.args(given, &parts);
                 let device = self.finished(stored.make(kind, making, room))??;
                 let node = self.engine.add_device(&name, device.clone(), needs, &parts)?;
                 Ok(self.push(name, on, node, Body::Device(device, Some(data))))

@@ -151,6 +151,11 @@ impl Shelf {
         }
     }
 
+    /// Removes the states of all devices from one disk, as a blank disk in its place has none.
+    pub fn blank(&self, disk: PartId) {
+        self.disks.borrow_mut().remove(&disk);
+    }
+
     /// Returns the number of writes of states so far. A write to several disks counts as one.
     pub fn writes(&self) -> u64 {
         self.writes.get()

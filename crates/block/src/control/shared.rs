@@ -143,6 +143,21 @@ pub mod copies {
         }
     }
 
+    /// The verb that waits until copies may differ in more ranges than before, or until a device below closes. The sender
+    /// sends [`Pending`] afterwards, and this verb again before that. Between devices; not for people.
+    pub struct Changed;
+
+    impl Verb for Changed {
+        const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
+            "copies.changed",
+            "wait until copies may differ in more ranges",
+            "copies",
+            Reach::First,
+        );
+        type Args = Nothing;
+        type Answer = Nothing;
+    }
+
     /// The verb with which a device that verifies bytes reports that it has read all copies of a range, and has restored
     /// the wrong ones. Between devices; not for people.
     pub struct Verified;

@@ -92,6 +92,8 @@ pub enum Reach {
     Range,
     /// As [`Reach::Range`], but disks that do not know the verb are left out: they hold their part of the range alone.
     Known,
+    /// As [`Reach::Known`], but the first answer ends the command on all of these devices. It is for commands that wait.
+    First,
     /// The command acts on each device that holds a part of the command's range, with a lasting effect. It acts on
     /// all of these devices, in one order that is the same for all commands, or on none. The path to these devices
     /// must never change.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use block::control::copies::Ranges;
 use block::{
-    Blocks, ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Op, RangeLock,
-    Reservation, Result, State, TaskGroup, What, bail, push_extent,
+    Blocks, ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Notify, Op,
+    RangeLock, Reservation, Result, State, TaskGroup, What, bail, push_extent,
 };
 use meta::Uuid;
 use meta::journal::Journal;
@@ -110,6 +110,8 @@ pub(super) struct Inner {
     pub doubts: Doubts,
     /// Blocks that the scan has left unverified: they could not be read, or a redundant device above must write them.
     pub left: RefCell<std::collections::BTreeSet<u64>>,
+    /// Number of the times that blocks were added to `left`, and the tasks that wait for that.
+    pub lefts: (Cell<u64>, Notify),
     pub counts: Cell<Numbers>,
     /// The error with which the device refuses requests, if it has failed.
     pub failure: RefCell<Option<Error>>,
@@ -139,11 +141,13 @@ pub fn facts(lower: &Info) -> Info {
 }
 
 impl Core {
-    /// Opens a device from its parts. Begins a scan of the regions marked at the opening, of the ranges in which copies below
-    /// may differ, and the job of the first checksums, as far as they have work.
+    /// Opens a device from its parts. Begins a scan of the regions marked at the opening, and of the ranges in which copies
+    /// below may differ, and the job of the first checksums, as far as they have work. The scan begins again when there are
+    /// more such ranges.
     ///
     /// # Errors
-    /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a smaller device; `Limit` if the pool has no buffers for the scan; errors of reading the vault.
+    /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a smaller device;
+    /// `Limit` if the pool has no buffers for the scan; errors of reading the vault.
     pub async fn open(parts: Parts) -> Result<Self> {
         let Parts { name, env, data, vault, objects, mode, device, redundancy } = parts;
         let info = facts(data.info());
@@ -178,6 +182,7 @@ impl Core {
             lock: RangeLock::new(),
             doubts: Doubts::default(),
             left: RefCell::default(),
+            lefts: Default::default(),
             counts: Cell::default(),
             failure: RefCell::default(),
             is_closing: Cell::new(false),
@@ -194,8 +199,8 @@ impl Core {
         if self.inner.info.read_only {
             return;
         }
-        let scanner = self.inner.clone();
-        self.tasks.spawn("a scan of checksums", async move { scanner.scan().await });
+        let (scanner, closed) = (self.inner.clone(), self.tasks.wait(|| false));
+        self.tasks.spawn("a scan of checksums", async move { scanner.scan_always(closed).await });
         if !self.inner.progress.is_complete() {
             let maker = self.inner.clone();
             self.tasks.spawn("first checksums", async move { maker.make_sums().await });
@@ -280,7 +285,17 @@ impl Core {
         Ranges::of(blocks.filter_map(|block| block.intersect(range)).collect(), None)
     }
 
-    /// Scans again the ranges in which copies below may differ, as after the return of a member.
+    /// Waits until the scan leaves more blocks unverified than at the call, or until the device closes.
+    pub fn more_unverified(&self) -> impl Future<Output = ()> + 'static {
+        let inner = self.inner.clone();
+        let before = inner.lefts.0.get();
+        async move {
+            let is_over = || inner.is_closing.get() || inner.lefts.0.get() != before;
+            inner.lefts.1.until(is_over).await;
+        }
+    }
+
+    /// Scans the ranges in which copies below may differ.
     ///
     /// # Errors
     /// Errors of the lower and the vault.
@@ -296,6 +311,7 @@ impl Core {
     pub async fn close(&self) -> Result<()> {
         let inner = &self.inner;
         inner.is_closing.set(true);
+        inner.lefts.1.wake();
         let closing = self.tasks.close(|| self.begin_background()).await;
         let flushed = inner.flush().await;
         let ended = match &inner.mode {

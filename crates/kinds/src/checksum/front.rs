@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use block::control::copies::{Pending, Ranges};
-use block::control::{Command, Reply, Resolved, VerbInfo};
+use block::control::copies::{Changed, Pending};
+use block::control::{Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::units::write_size;
 use block::{ByteRange, Device, Health, Info, Report, Request, Result};
@@ -14,8 +14,9 @@ use super::opening::{Front, Opened};
 
 /// A checksum device.
 pub struct Checksum {
+    /// Name of the device in the spec.
+    pub name: String,
     pub info: Info,
-    pub redundancy: Redundancy,
     pub home: Home<Rc<Opened>>,
 }
 
@@ -43,17 +44,18 @@ impl Device for Checksum {
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
-        if !command.is::<Pending>() {
-            let unknown = Err(command.unknown_to("checksum"));
-            return command.done(unknown);
+        if command.is::<Changed>() {
+            return Box::pin(async move {
+                self.front().await?.core().more_unverified().await;
+                Ok(Reply::of::<Changed>(Nothing {}))
+            });
         }
+        let range = command.range.or(ByteRange::new(0, self.info.size));
+        let Some(range) = range.filter(|_| command.is::<Pending>()) else {
+            return command.done(Err(command.unknown_to(&self.name)));
+        };
         Box::pin(async move {
-            let range = command.range.or(ByteRange::new(0, self.info.size));
-            let core = self.front().await?.core();
-            let pending = match (self.redundancy, range) {
-                (Redundancy::Above, Some(range)) => core.unverified(range),
-                _ => Ranges::of(Vec::new(), None),
-            };
+            let pending = self.front().await?.core().unverified(range);
             Ok(Reply::of::<Pending>(pending))
         })
     }

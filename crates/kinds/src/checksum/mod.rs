@@ -49,7 +49,7 @@ mod write;
 
 use std::rc::Rc;
 
-use block::control::copies::Pending;
+use block::control::copies::{Changed, Pending};
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
@@ -74,7 +74,7 @@ use front::Checksum;
 use opening::Opening;
 
 /// Commands of a checksum device.
-const VERBS: &[&VerbInfo] = &[Check::INFO, Pending::INFO];
+const VERBS: &[&VerbInfo] = &[Check::INFO, Pending::INFO, Changed::INFO];
 
 /// The kind `checksum`: verifies the bytes of its lower.
 pub const KIND: Kind = Kind {
@@ -182,13 +182,13 @@ fn make(args: MakerArgs<'_>, mut home: HomeParts) -> LocalFuture<Result<Rc<dyn A
         let Some(crash) = crash else {
             bail!(Corrupt, "the state of the checksum in the label has crash = {made:?}");
         };
-        let opening = Opening { name, env, data: data.clone(), redundancy, crash };
+        let opening = Opening { name: name.clone(), env, data: data.clone(), redundancy, crash };
         let build = move |opened| {
             let opening = opening.clone();
             Box::pin(opening.open(opened)) as LocalFuture<Result<Rc<opening::Opened>>>
         };
         let home = home.open_until(build, opening::Opened::finish).await?;
-        let device = Checksum { info: info(data.info())?, redundancy, home: home.clone() };
+        let device = Checksum { name, info: info(data.info())?, home: home.clone() };
         Ok(home.device(device) as Rc<dyn AnyDevice>)
     })
 }

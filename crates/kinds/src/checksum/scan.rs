@@ -1,9 +1,12 @@
 //! The scan: it reads the regions marked at the opening, and the ranges in which copies below may differ.
 
-use block::control::copies::{Pending, Verified};
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+
+use block::control::copies::{Changed, Pending, Verified};
 use block::control::{Command, Nothing};
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Copies, ErrorKind, Mode as LockMode, Op, Result};
+use block::{Buf, ByteRange, Copies, ErrorKind, Mode as LockMode, Op, Result, all, first};
 
 use super::device::{Inner, Mode, Redundancy};
 use super::settle::Asker;
@@ -13,8 +16,39 @@ use super::sums::{BLOCK_BYTES, Blocks, PIECE_BLOCKS, PIECE_BYTES, ZEROS, blocks_
 pub const SCAN_BYTES: u64 = PIECE_BYTES;
 
 impl Inner {
+    /// Scans what an unclean stop has left, and the ranges in which copies below may differ. Scans again whenever the lower
+    /// reports more ranges, until `closed` ends.
+    pub async fn scan_always(&self, closed: impl Future<Output = ()>) {
+        let mut closed = pin!(closed);
+        let mut is_first = true;
+        while !self.is_closing.get() {
+            let has_changed = Cell::new(false);
+            let change = async {
+                let change = self.data.control::<Changed>(Command::new::<Changed>(Nothing {}));
+                let change = first(change, closed.as_mut()).await;
+                has_changed.set(matches!(change, Ok(Ok(_))));
+            };
+            let scan = async {
+                if is_first {
+                    self.scan().await;
+                } else {
+                    // The ranges that an error has left stay pending, until the lower reports more ranges.
+                    let _ = self.scan_pending().await;
+                }
+            };
+            // The lower is asked for changes first, so that it reports each one that the scan does not see.
+            let both: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
+                vec![Box::pin(change), Box::pin(scan)];
+            all(both).await;
+            if !has_changed.get() || seeded::on(Bug::ReturnsUnscanned) {
+                return;
+            }
+            is_first = false;
+        }
+    }
+
     /// Scans what an unclean stop has left. An error ends the scan; the regions stay marked then.
-    pub async fn scan(&self) {
+    async fn scan(&self) {
         let has_marks = match &self.mode {
             Mode::Regions(regions) => regions.unverified().next().is_some(),
             Mode::Journal(_) => false,
@@ -27,15 +61,17 @@ impl Inner {
     }
 
     async fn scan_all(&self) -> Result<()> {
+        // The pending ranges come first: the devices below learn from the question for which ranges there is a verifier.
+        let pending = self.scan_pending().await;
         if let Mode::Regions(regions) = &self.mode {
             for part in regions.unverified() {
                 self.scan_range(part).await?;
                 if self.is_closing.get() {
-                    return Ok(());
+                    break;
                 }
             }
         }
-        self.scan_pending().await
+        pending
     }
 
     /// Scans the ranges in which copies below may differ.
@@ -116,7 +152,11 @@ impl Inner {
         if let Some(part) = ByteRange::between(at, range.end()) {
             regions.verified(part);
         }
-        self.left.borrow_mut().extend(left);
+        if !left.is_empty() {
+            self.left.borrow_mut().extend(left);
+            self.lefts.0.set(self.lefts.0.get() + 1);
+            self.lefts.1.wake();
+        }
     }
 
     /// Reads each copy of a range, and returns the blocks of which any copy differs from its checksum, or cannot be read. A

@@ -7,22 +7,25 @@ use std::time::Duration;
 
 use std::borrow::Cow;
 
-use block::control::copies::{Pending, Scrub, Verified, Wrong};
+use block::control::copies::{Changed, Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
 use block::control::{Cause, Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    Below, Buf, ByteRange, Child, Copies, CopyNumbers, Deadline, Device, Done, Env, Error, Event,
-    Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower, MemberState as State, Mode, Op,
-    RangeLock, Report, Request, Result, TaskGroup, Throttle, What, bail, error,
+    Below, Buf, ByteRange, Child, Copies, CopyNumbers, Deadline, Device, Done, Env, Error,
+    ErrorKind, Event, Fan, FlushFault, Guard, Handover, Health, Info, Locked, Lower,
+    MemberState as State, Mode, Op, RangeLock, Report, Request, Result, TaskGroup, Throttle, What,
+    bail, error,
 };
 
 use super::MEMBERS_MAX;
 use super::member::Member;
+use super::record::Content;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
 use super::superblock_writer::SuperblockWriter;
+use super::verifier::Verification;
 
 /// A mirror device. Its inner state is shared with background tasks.
 pub struct Mirror {
@@ -53,6 +56,7 @@ pub struct Inner {
     /// Throttle for the bytes that resync and scrub copy or read.
     pub(super) pace: Throttle,
     pub(super) scrubbing: Scrubbing,
+    pub(super) verification: Verification,
     /// Background tasks of the mirror, and tasks that wait for requests past their deadline.
     pub(super) tasks: TaskGroup,
 }
@@ -68,21 +72,23 @@ pub struct Parts {
     pub speed: Option<u64>,
     /// State of the mirror's scrubs at the opening.
     pub scrubbing: Scrubbing,
-    /// The members, each with its state at the opening and the regions that it misses.
-    pub members: Vec<(Lower, State, Bitmap)>,
+    /// The devices above and below the mirror that verify bytes or have copies.
+    pub verification: Verification,
+    /// The members, each with its state at the opening, the regions that it misses, and its bytes.
+    pub members: Vec<(Lower, (State, Bitmap, Content))>,
     /// Writer of the mirror's state to labels; `None` on raw disks, and for a read-only mirror.
     pub writer: Option<SuperblockWriter>,
 }
 
 impl Mirror {
     pub fn new(info: Info, parts: Parts) -> Self {
-        let Parts { name, env, timeout, regions, speed, scrubbing, members, writer } = parts;
+        let Parts { name, env, timeout, regions, speed, scrubbing, verification, members, writer } =
+            parts;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let numbers: Vec<_> =
             CopyNumbers::of(members.iter().map(|(lower, ..)| lower.info())).collect();
-        let member =
-            |((lower, state, missing), numbers)| Member::new(&env, lower, numbers, state, missing);
+        let member = |((lower, kept), numbers)| Member::new(&env, lower, numbers, kept);
         let members = members.into_iter().zip(numbers).map(member).collect();
         let inner = Rc::new_cyclic(|me| Inner {
             me: me.clone(),
@@ -92,6 +98,7 @@ impl Mirror {
             deadline: Deadline::new(&env, timeout),
             pace: Throttle::new(&env, speed),
             scrubbing,
+            verification,
             regions,
             tasks: TaskGroup::new(&env),
             env,
@@ -142,6 +149,8 @@ impl Inner {
             self.emit(What::MemberFailed, Some(index), why.clone());
         }
         member.set(state, Some(cause), why);
+        // A resync of the member may wait for a verifier.
+        self.tasks.changed().wake();
         if state == State::Failed && !self.tasks.is_closing() {
             self.take_spare();
         }
@@ -156,16 +165,26 @@ impl Inner {
 
     /// Chooses the member to read: the member in sync with the least cost that is not in `tried`. Chooses a member that
     /// has only copies to avoid, or none with a number, only if there is no other; members in `useless` are such members.
-    /// Returns whether it is one.
-    fn choose(&self, avoid: Copies, useless: Copies, tried: Copies) -> Option<(usize, bool)> {
+    /// Returns whether it is one. If the reader `verifies`, a member with another copy that is not in sync comes before them.
+    fn choose(
+        &self,
+        avoid: Copies,
+        useless: Copies,
+        tried: Copies,
+        verifies: bool,
+    ) -> Option<(usize, bool)> {
         let is_avoided =
             |n: usize| useless.has(n) || self.members[n].numbers.set().is_within(avoid);
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let count = self.members.len();
+        let may_be_read = |n: usize| {
+            self.may_be_read(n) || verifies && !is_avoided(n) && self.answers_verifier(n)
+        };
+        let rank = |n: usize| (is_avoided(n), !self.may_be_read(n), self.members[n].cost());
         let best = (0..count)
             .map(|n| (n + turn) % count)
-            .filter(|n| self.may_be_read(*n) && !tried.has(*n))
-            .min_by_key(|n| (is_avoided(*n), self.members[*n].cost()))?;
+            .filter(|n| may_be_read(*n) && !tried.has(*n))
+            .min_by_key(|n| rank(*n))?;
         for (n, member) in self.members.iter().enumerate() {
             if n != best {
                 member.passed_over();
@@ -190,18 +209,19 @@ impl Inner {
     }
 
     /// Reads `range` from one member after the other until a read succeeds. Returns the members whose read failed, and
-    /// adds the copies that were read to `avoid`.
-    async fn read(
+    /// adds the copies that were read to `avoid`. `verifies`: the reader verifies the bytes, and has read other copies.
+    pub(super) async fn read(
         &self,
         range: ByteRange,
         into: &mut Buf,
         avoid: &mut Copies,
         last_resort: bool,
+        verifies: bool,
     ) -> Result<Copies> {
         self.after_writes(range).await;
         let (mut tried, mut useless) = (Copies::NONE, Copies::NONE);
         let mut failed = None;
-        while let Some((index, is_avoided)) = self.choose(*avoid, useless, tried) {
+        while let Some((index, is_avoided)) = self.choose(*avoid, useless, tried, verifies) {
             let begun = self.members[index].changes();
             match self.read_from(index, range, into, *avoid, last_resort).await {
                 // The member may have fewer copies of this range than of others.
@@ -212,7 +232,9 @@ impl Inner {
                 }
                 Err(error) => {
                     tried = self.tried(tried, index, begun);
-                    failed = Some(error);
+                    // A copy that cannot be verified may still be a last resort.
+                    failed =
+                        failed.filter(|it: &Error| it.kind() == ErrorKind::Corrupt).or(Some(error));
                 }
             }
         }
@@ -347,7 +369,7 @@ impl Inner {
 
     /// Makes the failure of a member durable in the labels of the other members, before the mirror acknowledges a
     /// request that the failed member missed.
-    async fn remembered(&self) -> Result<()> {
+    pub(super) async fn remembered(&self) -> Result<()> {
         if seeded::on(Bug::AnsweredEarly) { Ok(()) } else { self.remember().await }
     }
 
@@ -382,7 +404,7 @@ impl Inner {
     /// Sends `op` to every member that takes writes, waits for all replies, and marks each member that fails as failed.
     /// Succeeds if `op` succeeded on a member that stays in sync. `alone` is the lock of the range that `op` changes;
     /// `None` for a flush.
-    async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
+    pub(super) async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
         for (index, member) in self.members.iter().enumerate() {
@@ -555,14 +577,20 @@ impl Device for Mirror {
         match &mut request.op {
             Op::Read { range, into, avoid, last_resort } => {
                 let first = *last_resort && seeded::on(Bug::LastResortFirst);
-                let read = match inner.read(*range, into, avoid, first).await {
+                // The reader accepts the bytes of a last resort as they are, whatever copies it avoids.
+                let verifies =
+                    *avoid != Copies::NONE && !*last_resort || seeded::on(Bug::LastResortStale);
+                let read = match inner.read(*range, into, avoid, first, verifies).await {
                     // All copies of the mirror have failed too.
-                    Err(_) if *last_resort => inner.read(*range, into, avoid, true).await,
+                    Err(_) if *last_resort => inner.read(*range, into, avoid, true, verifies).await,
                     read => read,
                 };
-                let failed = read?;
+                let failed = match read {
+                    Ok(failed) => failed,
+                    Err(error) => return inner.reread(*range, into, error).await,
+                };
                 if failed != Copies::NONE {
-                    inner.begin_repair(*range, failed);
+                    inner.note_unread(*range, failed, verifies);
                 }
                 Ok(())
             }
@@ -614,15 +642,21 @@ impl Device for Mirror {
             let inner = inner.clone();
             return Box::pin(async move { inner.pending(range).await.map(Reply::of::<Pending>) });
         }
+        if command.is::<Changed>() {
+            return inner.changed();
+        }
+        if command.is::<Verified>() {
+            let inner = inner.clone();
+            return Box::pin(async move {
+                inner.verified(range).await.map(|()| Reply::of::<Verified>(Nothing {}))
+            });
+        }
         let done = if let Some(name) = command.args::<Fail>() {
             inner.fail(&name.member)
         } else if let Some(stale) = command.args::<Resync>() {
             inner.resync(stale.member.as_deref())
         } else if let Some(action) = command.args::<Scrub>() {
             inner.command_scrub(action)
-        } else if command.is::<Verified>() {
-            // The engine has checked the range. No resync waits for a verifier yet, so there is nothing to record.
-            Ok(())
         } else {
             Err(command.unknown_to(&inner.name))
         };
@@ -637,6 +671,7 @@ impl Device for Mirror {
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));
                 inner.go_on_scrubbing();
+                inner.watch_members();
             });
             closing.await.done();
             inner.writer.as_ref().map(SuperblockWriter::leave)

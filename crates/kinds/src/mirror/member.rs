@@ -5,11 +5,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::control::Cause;
+use block::seeded::{self, Bug};
 use block::{
-    CopyNumbers, Env, Error, Lower, Member as MemberReport, MemberState as State, Mono, Progress,
+    ByteRange, CopyNumbers, Env, Error, Lower, Member as MemberReport, MemberState as State, Mono,
+    Progress,
 };
 
+use super::record::Content;
 use super::regions::Bitmap;
+use super::spans::Spans;
 
 /// Number of read errors within [`ERRORS_WITHIN`] after which the mirror marks a member as failed.
 pub const ERRORS_MAX: usize = 10;
@@ -33,6 +37,14 @@ pub struct Member {
     changes: Cell<u64>,
     /// Regions in which the member differs from the members in sync, as the state of the mirror in labels records them.
     missing: RefCell<Bitmap>,
+    /// The bytes on the member while it is not in sync.
+    content: Cell<Content>,
+    /// Ranges that verifiers were asked to scan since the running resync of the member began.
+    asked: RefCell<Spans>,
+    /// The parts of `asked` that verifiers have been through.
+    verified: RefCell<Spans>,
+    /// Ranges that the member could not read, and that a verifier has not been through since.
+    pub unread: RefCell<Spans>,
     cause: Cell<Option<Cause>>,
     detail: RefCell<String>,
     since: Cell<Option<Duration>>,
@@ -54,8 +66,7 @@ impl Member {
         env: &Env,
         lower: Lower,
         numbers: CopyNumbers,
-        state: State,
-        missing: Bitmap,
+        (state, missing, content): (State, Bitmap, Content),
     ) -> Self {
         Self {
             env: env.clone(),
@@ -64,6 +75,10 @@ impl Member {
             state: Cell::new(state),
             changes: Cell::new(0),
             missing: RefCell::new(missing),
+            content: Cell::new(content_in(state, content)),
+            asked: RefCell::default(),
+            verified: RefCell::default(),
+            unread: RefCell::default(),
             cause: Cell::default(),
             detail: RefCell::default(),
             since: Cell::new(None),
@@ -89,6 +104,7 @@ impl Member {
 
     pub fn set(&self, state: State, cause: Option<Cause>, detail: impl Into<String>) {
         self.state.set(state);
+        self.content.set(content_in(state, self.content.get()));
         self.cause.set(cause);
         self.changes.set(self.changes.get() + 1);
         *self.detail.borrow_mut() = detail.into();
@@ -103,11 +119,6 @@ impl Member {
         self.missing.borrow().clone()
     }
 
-    /// Returns the first region, at or behind `from`, that the member misses.
-    pub fn next_missing(&self, from: usize) -> Option<usize> {
-        self.missing.borrow().next(from)
-    }
-
     /// Adds `map` to the regions that the member misses.
     pub fn misses(&self, map: &Bitmap) {
         self.missing.borrow_mut().unite(map);
@@ -116,6 +127,34 @@ impl Member {
     /// Removes `map` from the regions that the member misses, after the regions were copied to the member durably.
     pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);
+    }
+
+    /// Returns the bytes on the member while it is not in sync.
+    pub fn content(&self) -> Content {
+        self.content.get()
+    }
+
+    /// Begins to count the ranges that verifiers go through for a resync.
+    pub fn begin_verification(&self) {
+        self.asked.borrow_mut().clear();
+        self.verified.borrow_mut().clear();
+    }
+
+    /// Records that a verifier is asked to scan a range.
+    pub fn ask(&self, range: ByteRange) {
+        self.asked.borrow_mut().add(range);
+    }
+
+    /// Records that a verifier has been through a range. A pass that began before the resync did not see the member.
+    pub fn note_verified(&self, range: ByteRange) {
+        let asked = self.asked.borrow().within(range);
+        let counted = if seeded::on(Bug::EarlierPassCounts) { vec![range] } else { asked };
+        counted.into_iter().for_each(|part| self.verified.borrow_mut().add(part));
+    }
+
+    /// Returns the parts of a range that no verifier has been through since the running resync began.
+    pub fn unverified(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.verified.borrow().gaps(range)
     }
 
     /// Marks the member as absent, from the opening of the mirror until the next start.
@@ -211,5 +250,17 @@ impl Member {
     /// Returns the text with which the member's state reports the error of the operation `what`.
     pub fn words_of(what: &str, error: &Error) -> String {
         format!("{what} failed: {error}")
+    }
+}
+
+/// Returns the bytes on a member that gets the state `state` and had the bytes `before`. A member that takes no writes lags
+/// behind.
+fn content_in(state: State, before: Content) -> Content {
+    match (state, before) {
+        (State::InSync, _) => Content::Stale,
+        (State::Copying, before) => before,
+        (_, Content::Divided) if seeded::on(Bug::LaggingCountsDivided) => Content::Divided,
+        (State::Stale | State::Failed | State::Spare, Content::Empty) => Content::Empty,
+        (State::Stale | State::Failed | State::Spare, _) => Content::Stale,
     }
 }

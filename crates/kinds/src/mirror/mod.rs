@@ -13,7 +13,9 @@
 //! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
-//! | `verifier.rs` | the commands of a device above that verifies bytes |
+//! | `verifier.rs` | the commands of a device above that verifies bytes, and the ranges that wait for it |
+//! | `unverified.rs` | rewriting blocks that members below cannot verify |
+//! | `spans.rs` | sets of byte ranges |
 //! | `compare.rs` | the comparison of the copies of one range |
 
 mod compare;
@@ -28,6 +30,7 @@ mod resync;
 mod scrub;
 #[cfg(test)]
 mod scrub_tests;
+mod spans;
 #[cfg(test)]
 pub(crate) mod subjects;
 mod superblock_writer;
@@ -35,12 +38,13 @@ mod superblock_writer;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod unverified;
 mod verifier;
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::{Pending, Scrub, Verified, Wrong};
+use block::control::copies::{Changed, Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
@@ -50,20 +54,28 @@ use block::{
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
-    Lowers, Maker, MakerArgs, OptionSpec, Plan, Scope, ValueType,
+    Lowers, Maker, MakerArgs, OptionSpec, Plan, Scope, Surroundings, ValueType,
 };
 
 use device::{Mirror, Parts};
 use opening::{Decision, Members};
-use record::MemberState;
+use record::{Content, MemberState};
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
 use scrub::Scrubbing;
 pub use scrub::{Repair, Scrubbed};
 use superblock_writer::SuperblockWriter;
+use verifier::Verification;
 
 /// Commands of a mirror.
-const VERBS: &[&VerbInfo] =
-    &[Fail::INFO, Resync::INFO, Scrub::INFO, Wrong::INFO, Pending::INFO, Verified::INFO];
+const VERBS: &[&VerbInfo] = &[
+    Fail::INFO,
+    Resync::INFO,
+    Scrub::INFO,
+    Wrong::INFO,
+    Pending::INFO,
+    Changed::INFO,
+    Verified::INFO,
+];
 
 /// The kind `mirror`: a device that keeps the same bytes on several members.
 pub const KIND: Kind = Kind {
@@ -231,9 +243,9 @@ fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
 }
 
 fn make(making: MakerArgs<'_>) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
-    let MakerArgs { config: given, env, lowers, state, .. } = making;
+    let MakerArgs { config: given, env, lowers, state, around, .. } = making;
     let (given, env) = (given.clone(), env.clone());
-    Box::pin(async move { open(&given, &env, lowers, state).await })
+    Box::pin(async move { open(&given, &env, lowers, state, &around).await })
 }
 
 fn preflight(given: &DeviceConfig, info: &Info, found: &[Found], degraded: bool) -> Result<()> {
@@ -249,11 +261,12 @@ async fn open(
     env: &Env,
     lowers: Vec<Lower>,
     kept: Rc<dyn StateStore>,
+    around: &Surroundings,
 ) -> Result<Rc<dyn AnyDevice>> {
     let info = info(lowers.iter().map(Lower::info));
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let (mut states, missing, scrubbed, writer) = if labelled {
+    let (mut states, missing, content, scrubbed, writer) = if labelled {
         let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
         let decision = decide(given, found, kept.may_degrade(), regions)?;
         let state = |state: &MemberState| match state {
@@ -269,7 +282,7 @@ async fn open(
         let names: Vec<_> = lowers.iter().map(Lower::name).collect();
         let writer =
             SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, clear_delay);
-        (states, missing, decision.scrubbed, Some(writer))
+        (states, missing, decision.content.clone(), decision.scrubbed, Some(writer))
     } else {
         let states = of_raw(given);
         let missing = states.iter().map(|state| match *state == State::InSync {
@@ -277,7 +290,8 @@ async fn open(
             false => Bitmap::all(regions.count()),
         });
         let missing = missing.collect();
-        (states, missing, Scrubbed::default(), None)
+        let content = vec![Content::Stale; states.len()];
+        (states, missing, content, Scrubbed::default(), None)
     };
     // A mirror that cannot write keeps no state and copies no member.
     let writer = writer.filter(|_| !info.read_only);
@@ -289,11 +303,14 @@ async fn open(
     }
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     let (name, env) = (given.name.clone(), env.clone());
-    let members = lowers.into_iter().zip(states).zip(missing);
-    let members = members.map(|((lower, state), missing)| (lower, state, missing)).collect();
+    let kept = states.into_iter().zip(missing).zip(content);
+    let kept = kept.map(|((state, missing), content)| (state, missing, content));
+    let members = lowers.into_iter().zip(kept).collect();
     let speed = given.size(&SPEED);
     let scrubbing = Scrubbing::new(given.duration(&SCRUB), scrubbed);
-    let making = Parts { name, env, timeout, regions, speed, scrubbing, members, writer };
+    let verification = Verification::new(around);
+    let making =
+        Parts { name, env, timeout, regions, speed, scrubbing, verification, members, writer };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.hear_of_failures();
@@ -307,6 +324,7 @@ async fn open(
         }
     }
     inner.scrub_when_due();
+    inner.watch_members();
     Ok(Rc::new(mirror))
 }
 

@@ -4,7 +4,7 @@
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, Found, Reason, Result, error};
 
-use super::record::{Generation, Known, MemberState, Record};
+use super::record::{Content, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
 
@@ -46,6 +46,8 @@ pub struct Decision {
     /// For each member, whether all its bytes were copied from other members while another member was absent:
     /// [`Known::refilled`].
     pub refilled: Vec<bool>,
+    /// The bytes on each member that is not in sync.
+    pub content: Vec<Content>,
     /// Number of the newest state of the mirror in the labels; 0 without a state.
     pub events: u64,
     /// End of the last scrub, and position of an interrupted scrub, from the newest state.
@@ -82,8 +84,12 @@ impl Members<'_> {
         let mut missing: Vec<_> =
             (0..self.names.len()).map(|n| self.missing(n, newest, records[n].as_ref())).collect();
         let word = self.word(newest, apart, &states, &records)?;
+        let mut content: Vec<_> =
+            (0..self.names.len()).map(|n| self.content(n, newest, records[n].as_ref())).collect();
         if word.is_none() {
-            self.divided(newest, &records, &mut states, &mut missing);
+            for n in self.divided(newest, &records, &mut states, &mut missing) {
+                content[n] = Content::Divided;
+            }
         }
         self.take_the_word(word, &mut states, &mut missing);
         let in_sync = states.iter().zip(&mut missing);
@@ -94,6 +100,7 @@ impl Members<'_> {
             missing,
             known: (0..self.names.len()).map(generation).collect(),
             refilled: self.refilled(newest, &records, word),
+            content,
             events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions, &self.names),
         })
@@ -128,6 +135,7 @@ impl Members<'_> {
             missing: (0..count).map(missing).collect(),
             known: vec![(Generation::default(), Some(Generation::default())); count],
             refilled: vec![false; count],
+            content: vec![Content::Empty; count],
             events: 0,
             scrubbed: Scrubbed::default(),
         })
@@ -214,6 +222,21 @@ impl Members<'_> {
             map.unite(&says(own, &itself.missing));
         }
         map
+    }
+
+    /// Returns the bytes on member `n` if it is not in sync, according to the newest record and to its own record. An absent
+    /// member misses the writes from this opening on.
+    fn content(&self, n: usize, newest: &Record, own: Option<&Record>) -> Content {
+        if seeded::on(Bug::ContentForgotten) {
+            return Content::Stale;
+        }
+        let known = newest.member(self.names[n]);
+        match known.map_or(Content::Empty, |known| known.content) {
+            Content::Empty => Content::Empty,
+            _ if !self.found[n].present => Content::Stale,
+            _ if self.counting(n, newest, own).is_none() => Content::Empty,
+            content => content,
+        }
     }
 
     /// Returns the own record of member `n`, if all disks beneath the member have the record, and the newest record
@@ -405,14 +428,14 @@ impl Members<'_> {
 
     /// Makes one member in sync the source of the regions in which members in sync may differ: the dirty regions after
     /// a crash, and the regions by which the mirror has grown. Prefers a source with the newest record, because a
-    /// member with an older record may be an image from before the newest record.
+    /// member with an older record may be an image from before the newest record. Returns the other members in sync.
     fn divided(
         &self,
         newest: &Record,
         records: &[Option<Record>],
         states: &mut [MemberState],
         missing: &mut [Bitmap],
-    ) {
+    ) -> Vec<usize> {
         let here = |n: &usize| self.found[*n].present;
         let in_sync: Vec<usize> =
             (0..states.len()).filter(|n| states[*n] == MemberState::InSync).filter(here).collect();
@@ -422,7 +445,7 @@ impl Members<'_> {
             states.for_each(|it| map.unite(&it.active.over(&it.regions, &self.regions)));
         }
         if map.is_empty() || in_sync.len() < 2 || seeded::on(Bug::CrashUnreconciled) {
-            return;
+            return Vec::new();
         }
         let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
         // Nothing was written to a member after its clean close. Any other member might be an image that was taken
@@ -432,9 +455,11 @@ impl Members<'_> {
         let one = |is_it: &dyn Fn(&usize) -> bool| in_sync.iter().copied().find(is_it);
         let best = one(&is_final).or_else(|| one(&has_newest)).unwrap_or(in_sync[0]);
         let source = self.trust.filter(|n| in_sync.contains(n)).unwrap_or(best);
-        for n in in_sync.into_iter().filter(|n| *n != source) {
-            (states[n], missing[n]) = (MemberState::Stale, map.clone());
+        let others: Vec<usize> = in_sync.into_iter().filter(|n| *n != source).collect();
+        for n in &others {
+            (states[*n], missing[*n]) = (MemberState::Stale, map.clone());
         }
+        others
     }
 
     /// Applies the operator's decision, which overrules the labels: a resync copies all bytes from the trusted member

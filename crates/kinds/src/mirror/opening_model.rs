@@ -65,6 +65,7 @@ struct Life {
     events: u64,
     known: Vec<(Generation, Generation)>,
     refilled: Vec<bool>,
+    content: Vec<Content>,
     states: Vec<Standing>,
     is_active: bool,
     is_durable: bool,
@@ -100,6 +101,7 @@ impl World {
             events: 0,
             known,
             refilled: vec![false; 3],
+            content: vec![Content::Stale; 3],
             states,
             is_active: false,
             is_durable: false,
@@ -185,12 +187,20 @@ impl World {
         if dropped != 0 {
             return Err(format!("opens without writes {dropped:#b} that a member here has"));
         }
+        let kept = self.answered & !self.given_up & held;
+        for n in (0..3).filter(|n| states[*n] == Standing::Stale) {
+            let lacks = kept & !self.disks[n].writes;
+            if decision.content[n] == Content::Divided && lacks != 0 {
+                return Err(format!("member {n} counts as divided and lacks writes {lacks:#b}"));
+            }
+        }
         self.openings += 1;
         self.life = Some(Life {
             incarnation: self.openings,
             events: decision.events,
             known: decision.known_by(self.openings),
             refilled: decision.refilled,
+            content: decision.content,
             states,
             is_active: false,
             is_durable: false,
@@ -246,11 +256,15 @@ impl World {
         let Some(life) = &mut self.life else { return };
         let write = 1 << self.count;
         self.count += 1;
+        for n in (0..3).filter(|n| !life.takes_writes(*n)).collect::<Vec<_>>() {
+            life.lags(n);
+        }
         for n in (0..3).filter(|n| life.takes_writes(*n)).collect::<Vec<_>>() {
             if has(reached, n) {
                 self.disks[n].writes |= write;
             } else {
                 life.states[n] = Standing::Failed;
+                life.lags(n);
                 life.is_durable = false;
             }
         }
@@ -268,6 +282,7 @@ impl World {
         let others = (0..3).any(|other| other != n && life.states[other] == Standing::InSync);
         if others && life.takes_writes(n) {
             life.states[n] = Standing::Failed;
+            life.lags(n);
             life.is_durable = false;
         }
     }
@@ -307,6 +322,13 @@ impl Life {
         matches!(self.states[n], Standing::InSync | Standing::Copying)
     }
 
+    /// A member takes no writes any more.
+    fn lags(&mut self, n: usize) {
+        if self.content[n] == Content::Divided {
+            self.content[n] = Content::Stale;
+        }
+    }
+
     fn record(&self, generation: Generation) -> Record {
         let (none, all) = (Bitmap::none(1), Bitmap::all(1));
         let member = |n: usize| Known {
@@ -319,6 +341,12 @@ impl Life {
             known: self.known[n].0,
             sent: self.known[n].1,
             refilled: self.refilled[n],
+            content: match self.states[n] {
+                Standing::InSync => Content::Stale,
+                Standing::Copying => self.content[n],
+                _ if self.content[n] == Content::Empty => Content::Empty,
+                _ => Content::Stale,
+            },
             missing: match self.states[n] {
                 Standing::InSync => none.clone(),
                 _ => all.clone(),

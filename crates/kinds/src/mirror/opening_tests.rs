@@ -34,6 +34,7 @@ fn record(
         sent: *sent,
         missing: if *state == IN { map(&[]) } else { map(&[2]) },
         refilled: false,
+        content: Content::Stale,
     };
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };

@@ -74,7 +74,8 @@ struct Entry {
     state: u8,
     map: u8,
     refilled: u8,
-    zero: [u8; 5],
+    content: u8,
+    zero: [u8; 4],
     known: RawPoint,
     sent: RawPoint,
 }
@@ -156,6 +157,20 @@ pub struct Known {
     /// since then another member was absent. The bytes of this member prove nothing about the time when the absent
     /// member was last present.
     pub refilled: bool,
+    /// The bytes on the member if it is not in sync; [`Content::Stale`] for a member in sync.
+    pub content: Content,
+}
+
+/// The bytes on a member that is not in sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Content {
+    /// A copy that lacks acknowledged writes in the regions that the member misses.
+    #[default]
+    Stale,
+    /// A copy with all acknowledged writes. It differs only where writes were in flight or unflushed at an unclean stop.
+    Divided,
+    /// No copy of the mirror: the member was not in sync yet, or has no state that counts.
+    Empty,
 }
 
 /// The recorded state of a member of a mirror.
@@ -376,7 +391,12 @@ impl Known {
                 _ => MAP_FOLLOWS,
             },
             refilled: self.refilled.into(),
-            zero: [0; 5],
+            content: match self.content {
+                Content::Stale => 0,
+                Content::Divided => 1,
+                Content::Empty => 2,
+            },
+            zero: [0; 4],
             known: self.known.into(),
             sent: self.sent.into(),
         }
@@ -394,9 +414,15 @@ impl Entry {
             3 => MemberState::Failed,
             other => return Err(format!("invalid state {other} of member {name:?}")),
         };
-        if self.refilled > 1 || self.zero != [0; 5] {
+        if self.refilled > 1 || self.zero != [0; 4] {
             return Err(format!("reserved bytes of member {name:?} are not zero"));
         }
+        let content = match (state, self.content) {
+            (_, 0) => Content::Stale,
+            (MemberState::Stale, 1) => Content::Divided,
+            (MemberState::Stale | MemberState::Failed, 2) => Content::Empty,
+            (_, other) => return Err(format!("invalid content {other} of member {name:?}")),
+        };
         let missing = match (state, self.map) {
             (_, MAP_OF_NONE) => Bitmap::none(maps.count),
             (MemberState::Stale | MemberState::Failed, MAP_OF_ALL) => Bitmap::all(maps.count),
@@ -404,7 +430,7 @@ impl Entry {
             (_, other) => return Err(format!("invalid bitmap mode {other} of member {name:?}")),
         };
         let (known, sent) = (self.known.decode()?, self.sent.decode()?);
-        Ok(Known { name, state, known, sent, missing, refilled: self.refilled == 1 })
+        Ok(Known { name, state, known, sent, missing, refilled: self.refilled == 1, content })
     }
 }
 
@@ -448,6 +474,10 @@ mod tests {
             sent: generation(5, 6),
             missing: map(missing),
             refilled: state == MemberState::Failed,
+            content: match state {
+                MemberState::Failed => Content::Empty,
+                MemberState::InSync | MemberState::Stale => Content::Stale,
+            },
         };
         Record {
             generation: generation(0x0102, 7),
@@ -488,7 +518,7 @@ mod tests {
         put_members(&mut golden, 64);
         // The bitmap of the second member follows that of dirty regions.
         (golden[168 + 65], golden[272], golden[280]) = (1, 0b10, 0b1_0001);
-        golden[168 + 66] = 1;
+        (golden[168 + 66], golden[168 + 67]) = (1, 2);
         assert_eq!(sample().encode(), golden);
         assert_eq!(Record::decode(&golden), Ok(sample()));
     }
@@ -524,7 +554,11 @@ mod tests {
             (64 + 64, 0),
             (64 + 64, 4),
             (64 + 66, 2),
+            // A content that the state of the member excludes, or that is unknown.
             (64 + 67, 1),
+            (168 + 67, 1),
+            (168 + 67, 3),
+            (64 + 68, 1),
             (168, b'a'),
             // State numbers beyond the limit.
             (23, 0x40),

@@ -42,16 +42,32 @@ struct Copy {
 
 impl Copy {
     async fn run(&mut self) {
-        let mut from = 0;
-        while let Some(mirror) = self.goes_on() {
-            let Some(region) = mirror.members[self.index].next_missing(from) else {
-                return mirror.end_resync(self.index, self.begun).await;
-            };
-            drop(mirror);
+        while let Some(region) = self.next().await {
             if !self.region(region).await {
                 return;
             }
-            from = region + 1;
+        }
+        if let Some(mirror) = self.goes_on() {
+            mirror.end_resync(self.index, self.begun).await;
+        }
+    }
+
+    /// Returns the next region to copy; `None` if none is left, or if the resync ends. Beneath a verifier, waits until the
+    /// verifier has been through a region.
+    async fn next(&self) -> Option<usize> {
+        loop {
+            let mirror = self.goes_on()?;
+            let mut left = mirror.members[self.index].missing();
+            left.subtract(&self.copied);
+            left.next(0)?;
+            let may_copy =
+                |region: &usize| mirror.may_copy(self.index, mirror.regions.range(*region));
+            if let Some(region) = left.iter().find(may_copy) {
+                return Some(region);
+            }
+            let passed = mirror.pass(self.index);
+            drop(mirror);
+            passed.await;
         }
     }
 
@@ -129,7 +145,13 @@ impl Copy {
 
     async fn part(&mut self, mirror: &Inner, part: ByteRange, way: Way) -> bool {
         let member = &mirror.members[self.index];
-        let copied = mirror.copy(self.index, part, way).await;
+        let mut copied = mirror.copy(self.index, part, way).await;
+        // A source that does not answer would cost a deadline for each block.
+        if let Err(Uncopied::Unread(error)) = &copied
+            && error.kind() != ErrorKind::TimedOut
+        {
+            copied = mirror.copy_by_blocks(self.index, part).await;
+        }
         if member.changes() != self.begun {
             return false;
         }
@@ -253,6 +275,8 @@ impl Inner {
     pub fn begin_resync(self: &Rc<Self>, index: usize) {
         let member = &self.members[index];
         member.set(State::Copying, None, "");
+        member.begin_verification();
+        self.announce_pending();
         let (all, of) = (member.missing().bytes(&self.regions), self.regions.size());
         member.set_progress(Progress { done_bytes: 0, all_bytes: all, of_bytes: of });
         self.emit(What::ResyncBegun, Some(index), format!("copying {all} of {of} bytes"));
@@ -322,6 +346,25 @@ impl Inner {
                 Member::words_of("flush", &error),
             ),
         }
+    }
+
+    /// Copies to member `to` a range that no member in sync could read as a whole. A block that no such member can read is
+    /// rewritten on all members, if there are bytes for it. Beneath a verifier, a block that is bad on all copies is reported
+    /// and left out: no reader takes its bytes.
+    async fn copy_by_blocks(&self, to: usize, range: ByteRange) -> Result<(), Uncopied> {
+        for block in self.blocks(range) {
+            match self.copy(to, block, Way::Copy).await {
+                Ok(()) => continue,
+                Err(Uncopied::Unread(_)) => {}
+                Err(unwritten) => return Err(unwritten),
+            }
+            let Err(error) = self.rewrite_block(block, None).await else { continue };
+            if !self.is_verified() || error.kind() == ErrorKind::TimedOut {
+                return Err(Uncopied::Unread(error));
+            }
+            self.emit(What::RangeUnreadable, None, block.to_string());
+        }
+        Ok(())
     }
 
     /// Copies one range to member `to` from a member in sync. With [`Way::Zero`] it zeroes the range, if a member in sync

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use block::control::copies::Action;
 use block::control::{Cause, Difference};
+use block::seeded::{self, Bug};
 use block::{
     BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
     Progress, Result, Scrub, What, bail, error,
@@ -184,6 +185,13 @@ impl Inner {
         if stop && (repair || trust.is_some()) || trust.is_some() && !repair {
             bail!(Invalid, "a trusted member is for a repair, and neither for a report nor a stop");
         }
+        if repair && self.is_verified() {
+            let why = error!(
+                Invalid,
+                "a device above {} verifies its bytes, and finds the right copy itself", self.name
+            );
+            return Err(why.next(format!("cairn device scrub {}, without --repair", self.name)));
+        }
         if repair && self.is_read_only() {
             bail!(Invalid, "{} is read-only; a repair writes to its members", self.name);
         }
@@ -210,7 +218,7 @@ impl Inner {
         Ok(if repair { Repair::Majority } else { Repair::None })
     }
 
-    fn is_read_only(&self) -> bool {
+    pub(super) fn is_read_only(&self) -> bool {
         self.members.iter().any(|member| member.lower.info().read_only)
     }
 
@@ -378,7 +386,9 @@ impl Inner {
         if read.is_empty() && unread != Copies::NONE {
             self.emit(What::RangeUnreadable, None, part.to_string());
         }
-        let repair = self.scrubbing.repair.get();
+        // A scrub may have begun as a repair before there was a verifier.
+        let reports = self.is_verified() && !seeded::on(Bug::ScrubBeneathVerifier);
+        let repair = if reports { Repair::None } else { self.scrubbing.repair.get() };
         let trusted = match repair {
             Repair::Trust(index) => Some(index),
             Repair::None | Repair::Majority => None,
@@ -389,6 +399,9 @@ impl Inner {
         }
         if self.is_read_only() {
             return;
+        }
+        if reports {
+            return self.report_differing(part, &runs, unread);
         }
         for index in 0..self.members.len() {
             let is_unread = unread.has(index);
@@ -404,6 +417,24 @@ impl Inner {
             });
             add(&self.scrubbing.unreadable, u64::from(is_unread && !read.is_empty()));
             self.rewrite(index, wanted, &mut alone).await;
+        }
+    }
+
+    /// Makes the verifier above scan the ranges of `part` that differ, and those that the members in `unread` could not read.
+    fn report_differing(&self, part: ByteRange, runs: &[Run], unread: Copies) {
+        let differing = runs.iter().filter(|run| !run.is_alike());
+        let mut has_some = unread != Copies::NONE;
+        for run in differing {
+            let at = part.start() + run.bytes.start as u64;
+            let range = ByteRange::new(at, run.bytes.len() as u64).expect("a run has bytes");
+            self.note_differing(range);
+            has_some = true;
+        }
+        for (_, member) in self.members.iter().enumerate().filter(|(n, _)| unread.has(*n)) {
+            member.unread.borrow_mut().add(part);
+        }
+        if has_some {
+            self.announce_pending();
         }
     }
 
@@ -436,6 +467,9 @@ impl Inner {
             return None;
         }
         let names: Vec<_> = self.in_sync().map(|n| self.members[n].lower.name()).collect();
+        if self.is_verified() {
+            return Some(format!("cairn device scrub {}, to see if they still differ", self.name));
+        }
         let scrub = format!("cairn device scrub {} --repair", self.name);
         Some(match names.len() >= VOTERS_MIN {
             true => format!("{scrub}; for blocks without a majority, with --trust MEMBER"),

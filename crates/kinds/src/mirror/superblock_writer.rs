@@ -159,6 +159,7 @@ impl SuperblockWriter {
             sent: all[n].1,
             missing: member.missing(),
             refilled: self.refilled[n],
+            content: member.content(),
         };
         Record {
             generation,

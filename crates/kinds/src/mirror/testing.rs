@@ -6,7 +6,7 @@ use kind::testing::{Drawing, PartId, Records, Shape, Testing};
 
 use super::Scrubbed;
 use super::opening::Members;
-use super::record::{CHANGE_MAX, Generation, Known, MemberState, Record};
+use super::record::{CHANGE_MAX, Content, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
 
 /// The parts of the kind `mirror` in the simulator and the fuzzer. Random graphs draw mirrors more often than other
@@ -62,6 +62,7 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
             sent: generation,
             missing,
             refilled: failed,
+            content: if failed { Content::Empty } else { Content::Stale },
         }
     };
     let members = (0..count).map(member).collect();

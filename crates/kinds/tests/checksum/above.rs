@@ -11,7 +11,7 @@ use crate::scene::{Crash, DATA_START, Scene, block_on, content, formatted};
 const GARBAGE: u8 = 0xda;
 
 /// Blocks that the scenario writes. Block 0 is written first alone, and flushed; block 1 is in its region.
-const USED: u64 = 4;
+pub const USED: u64 = 4;
 
 /// A pair of members, as a mirror above has them.
 struct Members([Scene; 2]);
@@ -59,7 +59,7 @@ async fn open(env: &block::Env, disks: &[std::rc::Rc<Disk>]) -> Members {
 }
 
 /// The versions of each block that a power cut may leave: the durable one, then later ones.
-type Versions = [Vec<u64>; USED as usize];
+pub type Versions = [Vec<u64>; USED as usize];
 
 /// Judges two members that a power cut has left. Block 0 of member `rotten` has rotted.
 fn look(images: [Vec<u8>; 2], rotten: Option<usize>, versions: &Versions, what: &str) {
@@ -89,7 +89,7 @@ fn look(images: [Vec<u8>; 2], rotten: Option<usize>, versions: &Versions, what: 
     });
 }
 
-fn check(block: u64, bytes: &[u8], versions: &[u64], what: &str) {
+pub fn check(block: u64, bytes: &[u8], versions: &[u64], what: &str) {
     if versions.iter().any(|version| content(block, *version) == bytes) {
         return;
     }

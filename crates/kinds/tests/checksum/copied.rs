@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use block::control::copies::{Pending, Ranges, Verified, Wrong};
+use block::control::copies::{Changed, Pending, Ranges, Verified, Wrong};
 use block::control::{Command, Nothing, Reply};
 use block::env::LocalFuture;
 use block::{ByteRange, ChildId, Copies, Done, Env, Info, Lower, Op, Result, Started, State};
@@ -147,7 +147,10 @@ impl block::Core for Copied {
     fn abandon(&self, _: ChildId) {}
 
     fn control(&self, command: Command) -> LocalFuture<Result<Reply>> {
-        let range = command.range.expect("the verbs of copies concern bytes");
+        if command.is::<Changed>() {
+            return command.done(Err(command.unknown_to("a lower without news")));
+        }
+        let range = command.range.expect("the other verbs of copies concern bytes");
         let reply = if command.is::<Pending>() {
             let all = self.pending.borrow().clone();
             let inside = all.into_iter().filter_map(|one| one.intersect(range));

@@ -2,11 +2,14 @@
 
 mod above;
 mod basics;
+mod beneath;
 mod copied;
 mod copies;
 mod costs;
 mod crashes;
+mod enumerate;
 mod making;
 mod mirrors;
 mod model;
 mod scene;
+mod unverified;

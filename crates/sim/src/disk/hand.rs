@@ -52,6 +52,11 @@ impl SimDisk {
         self.store.borrow_mut().rot(offset / SECTOR, offset % SECTOR)
     }
 
+    /// Makes the sector with byte `offset` unreadable until the next write to it.
+    pub fn spoil(&self, offset: u64) {
+        self.store.borrow_mut().spoil(offset / SECTOR);
+    }
+
     /// Overwrites a byte range of the disk with `byte`, durably, as another program might.
     pub fn overwrite(&self, range: ByteRange, byte: u8) {
         let payload = Payload::Bytes(vec![byte; range.len() as usize].into());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use block::{Error, ErrorKind};
 use graph::labels::{DiskContent, DiskFacts, LostLabel};
-use kinds::mirror::record::{Generation, Known, MemberState, Record};
+use kinds::mirror::record::{Content, Generation, Known, MemberState, Record};
 use kinds::mirror::regions::{Bitmap, Regions};
 use meta::{Area, Cell, CopyFound, ForeignContent, Inspection, Label, Machine, Uuid, Wrong};
 
@@ -204,7 +204,8 @@ fn mirror_state(alone: Option<usize>) -> Cell {
                 Bitmap::all(regions.count()),
             ),
         };
-        Known { name: DISKS[n].to_owned(), state, known, sent: known, missing, refilled: false }
+        let (name, content) = (DISKS[n].to_owned(), Content::Stale);
+        Known { name, state, known, sent: known, missing, refilled: false, content }
     };
     let record = Record {
         generation: at,
