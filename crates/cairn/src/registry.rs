@@ -44,7 +44,7 @@ crypt graph: plain unit discards kdf_memory kdf_passes
 crypt secret: key
 migrate graph: speed leave
 remap graph: size block policy meta cache pack speed
-checksum graph: crash meta cache
+checksum graph: crash meta cache speed
 wear graph: meta
 pool graph: cache discard
 versioned graph: size cache discard
@@ -78,7 +78,7 @@ migrate behaviour: speed leave
 remap bytes: size block meta
 remap behaviour: policy cache pack speed
 checksum bytes: meta
-checksum behaviour: crash cache
+checksum behaviour: crash cache speed
 wear bytes: meta
 pool behaviour: cache discard
 versioned bytes: size

@@ -4,9 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::control::copies::Ranges;
+use block::control::{Command, Reply};
+use block::env::LocalFuture;
+use block::job::Job;
 use block::{
     Blocks, ByteRange, Copies, Env, Error, Event, Extent, Info, Lower, Needs, Notify, Op,
-    RangeLock, Reservation, Result, State, TaskGroup, What, bail, push_extent,
+    RangeLock, Reservation, Result, State, TaskGroup, Throttle, What, bail, push_extent,
 };
 use meta::Uuid;
 use meta::journal::Journal;
@@ -70,6 +73,8 @@ pub struct Parts {
     pub device: Uuid,
     /// Place of redundancy.
     pub redundancy: Redundancy,
+    /// Most bytes per second of the scan and of the first checksums.
+    pub speed: Option<u64>,
 }
 
 /// Numbers of a checksum device, since its opening where they count events.
@@ -116,6 +121,11 @@ pub(super) struct Inner {
     /// The error with which the device refuses requests, if it has failed.
     pub failure: RefCell<Option<Error>>,
     pub is_closing: Cell<bool>,
+    /// Rate of the scan and of the first checksums beside requests.
+    pub pace: Throttle,
+    /// The job of the first checksums, and its task.
+    pub job: Job,
+    pub tasks: TaskGroup,
     /// Buffers of the scan.
     _buffers: Reservation,
 }
@@ -149,7 +159,7 @@ impl Core {
     /// `Unsupported` if the lower has blocks above 4096 bytes; `Invalid` if the objects are those of a smaller device;
     /// `Limit` if the pool has no buffers for the scan; errors of reading the vault.
     pub async fn open(parts: Parts) -> Result<Self> {
-        let Parts { name, env, data, vault, objects, mode, device, redundancy } = parts;
+        let Parts { name, env, data, vault, objects, mode, device, redundancy, speed } = parts;
         let info = facts(data.info());
         if u64::from(data.info().block_size) > BLOCK_BYTES || info.max_transfer == 0 {
             bail!(
@@ -167,7 +177,7 @@ impl Core {
         }
         let progress = Progress::open(objects.facts, blocks).await?;
         let sums = Sums::new(device, &vault, objects.sums);
-        let tasks = TaskGroup::new(&env);
+        let (tasks, job, env_of) = (TaskGroup::new(&env), progress.job(), env.clone());
         let buffers = env.pool().reserve_until_drop(COMPARE_BYTES as usize)?;
         let inner = Inner {
             name,
@@ -186,6 +196,9 @@ impl Core {
             counts: Cell::default(),
             failure: RefCell::default(),
             is_closing: Cell::new(false),
+            pace: Throttle::new(&env_of, speed),
+            job,
+            tasks: TaskGroup::new(&env_of),
             _buffers: buffers,
         };
         let core = Self { inner: Rc::new(inner), tasks };
@@ -201,10 +214,7 @@ impl Core {
         }
         let (scanner, closed) = (self.inner.clone(), self.tasks.wait(|| false));
         self.tasks.spawn("a scan of checksums", async move { scanner.scan_always(closed).await });
-        if !self.inner.progress.is_complete() {
-            let maker = self.inner.clone();
-            self.tasks.spawn("first checksums", async move { maker.make_sums().await });
-        }
+        Job::resume_running(&self.inner);
     }
 
     /// Returns the error with which the device refuses requests, if it has failed.
@@ -238,6 +248,7 @@ impl Core {
     pub async fn submit(&self, op: &mut Op) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
+        let _asked = inner.pace.client();
         match op {
             Op::Read { range, into, avoid, last_resort } => {
                 *avoid = avoid.or(Copies::first(1));
@@ -295,6 +306,17 @@ impl Core {
         }
     }
 
+    /// Returns the report of the job of the first checksums; `None` if it is done.
+    pub fn job(&self) -> Option<block::Job> {
+        let inner = &self.inner;
+        (!inner.progress.is_complete()).then(|| Job::report(&**inner))
+    }
+
+    /// Carries out a command with one of [`Job::VERBS`].
+    pub fn control_job(&self, command: &Command) -> LocalFuture<Result<Reply>> {
+        Job::control(&self.inner, command)
+    }
+
     /// Scans the ranges in which copies below may differ.
     ///
     /// # Errors
@@ -313,11 +335,13 @@ impl Core {
         inner.is_closing.set(true);
         inner.lefts.1.wake();
         let closing = self.tasks.close(|| self.begin_background()).await;
+        let job_closing = inner.tasks.close(|| ()).await;
         let flushed = inner.flush().await;
         let ended = match &inner.mode {
             Mode::Regions(regions) => regions.close().await,
             Mode::Journal(journal) => journal.close().await,
         };
+        job_closing.done();
         closing.done();
         flushed.and(ended)
     }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use block::control::copies::{Changed, Pending};
+use block::control::job::{Steer, Wait};
 use block::control::{Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::units::write_size;
@@ -44,6 +45,12 @@ impl Device for Checksum {
     }
 
     fn control(self: Rc<Self>, command: Command) -> LocalFuture<Result<Reply>> {
+        if command.is::<Steer>() || command.is::<Wait>() {
+            return Box::pin(async move {
+                let answer = self.front().await?.core().control_job(&command);
+                answer.await
+            });
+        }
         if command.is::<Changed>() {
             return Box::pin(async move {
                 self.front().await?.core().more_unverified().await;
@@ -76,7 +83,8 @@ fn report(core: &Core) -> Report {
     let numbers = core.numbers();
     let Numbers { accepted, damaged, repaired, .. } = numbers;
     let counters = vec![("accepted", accepted), ("damaged", damaged), ("repaired", repaired)];
-    let mut report = Report { counters, rows: rows(core, &numbers), ..Report::default() };
+    let (rows, jobs) = (rows(core, &numbers), core.job().into_iter().collect());
+    let mut report = Report { counters, rows, jobs, ..Report::default() };
     if damaged > 0 {
         report.health = Health::Degraded;
         report.summary = format!("reads found {damaged} blocks without a copy that fits");

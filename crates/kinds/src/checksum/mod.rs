@@ -53,6 +53,7 @@ use block::control::copies::{Changed, Pending};
 use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
+use block::job::Job;
 use block::{Emulate, Info, Needs, Result, bail};
 use kind::home::{self, HomeParts};
 use kind::{
@@ -74,7 +75,8 @@ use front::Checksum;
 use opening::Opening;
 
 /// Commands of a checksum device.
-const VERBS: &[&VerbInfo] = &[Check::INFO, Pending::INFO, Changed::INFO];
+const VERBS: &[&VerbInfo] =
+    &[Check::INFO, Pending::INFO, Changed::INFO, Job::VERBS[0], Job::VERBS[1]];
 
 /// The kind `checksum`: verifies the bytes of its lower.
 pub const KIND: Kind = Kind {
@@ -82,7 +84,7 @@ pub const KIND: Kind = Kind {
     summary: "verifies each block with a checksum, and repairs it from another copy",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(1, 2),
-    options: &[CRASH, META, CACHE],
+    options: &[CRASH, META, CACHE, SPEED],
     capabilities: Capabilities { verifies: true, ..Capabilities::NONE },
     verbs: VERBS,
     maker: Maker::Stored(Stored { bytes: Bytes::Passthrough, objects, plan, make }),
@@ -105,6 +107,16 @@ const CACHE: OptionSpec = OptionSpec {
     effect: Effect::Behaviour,
     scope: Scope::Graph,
     help: "memory that caches the checksums; 32MiB if not set",
+};
+
+const SPEED: OptionSpec = OptionSpec {
+    name: "speed",
+    value: ValueType::Size(64 << 10, 1 << 40),
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "most bytes per second that the scan after an unclean stop and the job of the first checksums read; as fast as \
+           clients leave room if not set",
 };
 
 /// Limits and default of the option `cache`, in bytes. The cache of the least size holds the checksums of 1 GiB.
@@ -172,7 +184,7 @@ fn info(data: &Info) -> Result<Info> {
 
 fn make(args: MakerArgs<'_>, mut home: HomeParts) -> LocalFuture<Result<Rc<dyn AnyDevice>>> {
     let MakerArgs { config, env, mut lowers, around, .. } = args;
-    let (data, name) = (lowers.remove(0), config.name.clone());
+    let (data, name, speed) = (lowers.remove(0), config.name.clone(), config.size(&SPEED));
     let redundancy = Redundancy::of(&around);
     let wanted = crash(config).unwrap_or_else(|| redundancy.usual_crash());
     let made = home.fix(CRASH.name, wanted.word());
@@ -182,7 +194,8 @@ fn make(args: MakerArgs<'_>, mut home: HomeParts) -> LocalFuture<Result<Rc<dyn A
         let Some(crash) = crash else {
             bail!(Corrupt, "the state of the checksum in the label has crash = {made:?}");
         };
-        let opening = Opening { name: name.clone(), env, data: data.clone(), redundancy, crash };
+        let opening =
+            Opening { name: name.clone(), env, data: data.clone(), redundancy, crash, speed };
         let build = move |opened| {
             let opening = opening.clone();
             Box::pin(opening.open(opened)) as LocalFuture<Result<Rc<opening::Opened>>>

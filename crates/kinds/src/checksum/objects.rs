@@ -14,10 +14,12 @@ const SUMS: u32 = 0;
 const FACTS: u32 = 1;
 const REGIONS: u32 = 2;
 
-/// Number of records of the facts: the progress of the first checksums, and whether the making has ended.
-const FACTS_COUNT: u64 = 2;
+/// Number of records of the facts: the progress of the first checksums, whether the making has ended, and whether the job of the
+/// first checksums is paused.
+const FACTS_COUNT: u64 = 3;
 pub const PROGRESS: u64 = 0;
 const MADE: u64 = 1;
+pub const PAUSED: u64 = 2;
 
 /// Bytes of a region of a device.
 pub const REGION_BYTES: u64 = 1 << 20;

@@ -76,6 +76,8 @@ pub struct Opening {
     pub redundancy: Redundancy,
     /// The option `crash` with which the device was made.
     pub crash: Crash,
+    /// Most bytes per second of background work.
+    pub speed: Option<u64>,
 }
 
 impl Opening {
@@ -96,10 +98,10 @@ impl Opening {
             self.end_making(&opened, &objects).await?;
         }
         let (mode, loss) = self.mode(&opened).await?;
-        let Self { name, env, data, redundancy, .. } = self;
+        let Self { name, env, data, redundancy, speed, .. } = self;
         let (env_of, block_size) = (env.clone(), data.info().block_size);
         let (vault, device) = (opened.vault.clone(), opened.vault.uuid());
-        let parts = Parts { name, env, data, vault, objects, mode, device, redundancy };
+        let parts = Parts { name, env, data, vault, objects, mode, device, redundancy, speed };
         let core = Core::open(parts).await?;
         let front = Some(Front::new(core, &env_of, block_size)?);
         Ok(Opened { front, loss })

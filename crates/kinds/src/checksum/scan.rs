@@ -91,6 +91,11 @@ impl Inner {
         Ok(())
     }
 
+    /// Waits until the device closes.
+    async fn closes(&self) {
+        self.lefts.1.until(|| self.is_closing.get()).await;
+    }
+
     async fn scan_range(&self, range: ByteRange) -> Result<()> {
         let mut at = range.start() / BLOCK_BYTES * BLOCK_BYTES;
         let end = range.end().next_multiple_of(BLOCK_BYTES).min(self.info.size);
@@ -98,7 +103,11 @@ impl Inner {
             if self.is_closing.get() {
                 break;
             }
+            let step = first(self.pace.step_of(piece.len()), self.closes()).await;
             self.scan_piece(piece).await?;
+            if let Ok(step) = step {
+                step.done(piece.len());
+            }
             at = piece.end();
         }
         Ok(())

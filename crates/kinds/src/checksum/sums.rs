@@ -132,7 +132,15 @@ impl Sums {
     /// As [`Vault::post`].
     pub async fn clear(&self, first: u64, count: u64) -> Result<()> {
         let mut transaction = self.vault.begin();
-        self.array.clear(&mut transaction, first, count)?;
+        self.zero(&mut transaction, first, count)?;
         self.vault.post(transaction).await.map(drop)
+    }
+
+    /// Adds to a transaction that `count` blocks from `first` on have zeros.
+    ///
+    /// # Errors
+    /// As [`Array::clear`].
+    pub fn zero(&self, transaction: &mut Transaction, first: u64, count: u64) -> Result<()> {
+        self.array.clear(transaction, first, count)
     }
 }

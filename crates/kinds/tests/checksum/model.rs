@@ -159,6 +159,7 @@ impl Run {
             mode,
             device: DEVICE,
             redundancy: Redundancy::None,
+            speed: None,
         };
         let core = Rc::new(Core::open(parts).await.unwrap());
         let (known, trouble) = (self.known.clone(), self.trouble);
@@ -384,9 +385,13 @@ fn live(run: &Run, power: &mut bool, what: &str) {
     });
     let env = run.world.env();
     if run.trouble == Trouble::Silent {
-        // Nothing verifies bytes before they have checksums.
+        // Nothing verifies bytes before they have checksums, or before the scan has been through a marked region.
+        let unverified = || {
+            let numbers = life.core.numbers();
+            numbers.unsummed_bytes + numbers.unverified_bytes
+        };
         block_on(&run.world, async {
-            while life.core.numbers().unsummed_bytes > 0 {
+            while unverified() > 0 {
                 env.sleep(Duration::from_millis(10)).await;
             }
         });

@@ -159,6 +159,7 @@ pub async fn open_core(
         mode,
         device: DEVICE,
         redundancy,
+        speed: None,
     };
     Ok((Core::open(parts).await?, vault))
 }
