@@ -250,3 +250,38 @@ fn start_of_checksum_refuses_lost_state_and_other_crash_option() {
     assert!(!try_io(&dir, serve.uri(), &["read 1M 4k"]));
     assert_eq!(serve.stop().code, 0);
 }
+
+/// The job of the first checksums is paused over a kill, and goes on when it is resumed.
+#[test]
+fn first_checksums_are_job_that_stays_paused_over_restart() {
+    let dir = Dir::new();
+    dir.write("plain.toml", &spec(&["a"], "", "a"));
+    let slow = "s = { kind = \"checksum\", on = [\"a\", \"b\"], meta = \"b\", speed = \"64KiB\" }";
+    dir.write("summed.toml", &spec(&["a", "b"], slow, "s"));
+    let serve = dir.serve(&["plain.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 3M 4M", "flush"]);
+    dir.text(&["apply", "summed.toml"]);
+    wait_until("the job", || row(&dir, "s", "without checksums yet").is_some());
+    dir.text(&["job", "pause", "s"]);
+    wait_until("the pause", || dir.text(&["job", "ls"]).contains("paused"));
+    let jobs = dir.text(&["job", "ls"]);
+    assert!(jobs.contains("checksums") && jobs.contains("paused"), "{jobs}");
+    assert!(row(&dir, "s", "without checksums yet").is_some());
+    let ran = dir.cairn(&["job", "cancel", "s"]);
+    assert!(ran.code != 0 && ran.err.contains("pause the job"), "{ran:?}");
+    serve.signal("KILL");
+    drop(serve);
+
+    let serve = dir.import(&["g"]);
+    io(&dir, serve.uri(), &["read -P 0x11 3M 4M"]);
+    let jobs = dir.text(&["job", "ls"]);
+    assert!(jobs.contains("paused"), "{jobs}");
+    dir.write("fast.toml", &spec(&["a", "b"], &slow.replace("64KiB", "1GiB"), "s"));
+    dir.text(&["apply", "fast.toml"]);
+    wait_until("the job", || dir.text(&["job", "ls"]).contains("paused"));
+    dir.text(&["job", "resume", "s"]);
+    wait_until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
+    rot(&dir, "a", &blocks_of(&dir, "a", 0x11)[..1]);
+    assert!(!try_io(&dir, serve.uri(), &["read 3M 4k"]));
+    assert_eq!(serve.stop().code, 0);
+}
