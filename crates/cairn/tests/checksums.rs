@@ -285,3 +285,26 @@ fn first_checksums_are_job_that_stays_paused_over_restart() {
     assert!(!try_io(&dir, serve.uri(), &["read 3M 4k"]));
     assert_eq!(serve.stop().code, 0);
 }
+
+/// A device on a read-only disk cannot write the changes of its journal in place.
+#[test]
+fn read_only_checksum_is_refused_until_its_journal_has_no_changes() {
+    let dir = Dir::new();
+    dir.write("g.toml", &spec(&["a"], ALONE, "s"));
+    let read_only =
+        spec(&["a"], ALONE, "s").replace("label = true", "label = true, read_only = true");
+    let read_only = read_only.replace("size = \"32MiB\", create = true, ", "");
+    dir.write("read.toml", &read_only);
+    let serve = dir.serve(&["g.toml"]);
+    io(&dir, serve.uri(), &["write -P 0x11 1M 1M", "flush"]);
+    serve.signal("KILL");
+    drop(serve);
+    let ran = dir.cairn(&["serve", "read.toml"]);
+    assert!(ran.code == 7 && ran.err.contains("changes that are not in place"), "{ran:?}");
+    let serve = dir.import(&["g"]);
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.serve(&["read.toml"]);
+    let ran = tool(&dir, "qemu-io", &["-r", "-f", "raw", serve.uri(), "-c", "read -P 0x11 1M 1M"]);
+    assert!(ran.code == 0 && !ran.out.contains("failed"), "{ran:?}");
+    assert_eq!(serve.stop().code, 0);
+}

@@ -170,8 +170,7 @@ impl Opening {
         }
         let error = error!(
             ReadOnly,
-            "{} has {} changes in its journal that are not in place, and its disk is read-only",
-            self.name,
+            "the journal has {} changes that are not in place, and the disk is read-only",
             found.parts
         );
         Err(error.next("start the graph with a disk that can be written, and stop it in order"))
