@@ -293,15 +293,20 @@ fn dropped_first_write_leaves_mark_that_is_cleared_later() {
     });
 }
 
+/// A bitmap may be longer than the device, as that of a device with its room on the same lower is. A mark there is damage.
 #[test]
-fn regions_reject_bitmap_of_other_length() {
+fn regions_reject_shorter_bitmap_and_mark_behind_device() {
     in_world(async |env| {
         let scene = Scene::new(env).await;
-        let other = Division::new(10 * REGION, REGION).unwrap();
         let open =
             |role, division| Regions::open(env, &scene.vault, ("dev", role), division, CLEAR_DELAY);
-        assert_eq!(open(7, other).await.err().unwrap().kind(), ErrorKind::Invalid);
+        let of = |count| Division::new(count * REGION, REGION).unwrap();
+        let count = division().count();
+        assert_eq!(open(7, of(count + 1)).await.err().unwrap().kind(), ErrorKind::Invalid);
         assert_eq!(open(8, division()).await.err().unwrap().kind(), ErrorKind::NotFound);
+        assert!(open(7, of(count - 1)).await.is_ok());
+        drop(scene.regions.begin(ByteRange::new((count - 1) * REGION, 1).unwrap()).await.unwrap());
+        assert_eq!(open(7, of(count - 1)).await.err().unwrap().kind(), ErrorKind::Corrupt);
         assert!(Division::new(1, 3 << 20).is_err() && Division::new(0, 4096).is_err());
     });
 }
