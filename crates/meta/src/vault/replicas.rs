@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
+use block::{Buf, ByteRange, Child, Copies, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
 use super::geometry::{Geometry, LOG_START, SUPERBLOCKS};
 use super::number::{self, PageNumber};
@@ -274,6 +274,11 @@ impl Replicas {
                 Err(failed) => error = Some(failed),
             }
         }
+        for copy in current {
+            if let Some(page) = self.page_below(copy, number, pointer).await {
+                return Ok((page, true));
+            }
+        }
         match error {
             Some(error) if complaints.is_empty() => Err(error),
             _ => {
@@ -300,6 +305,25 @@ impl Replicas {
         let bytes = self.read(lower, at, PAGE_BYTES).await?;
         let page = Page::verify(&bytes.read(), number, pointer);
         Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
+    }
+
+    /// Reads the version of page `number` that `pointer` names from each copy that the lower with a copy of the vault has, if
+    /// it is redundant. Returns the first page that verifies.
+    async fn page_below(&self, copy: usize, number: PageNumber, pointer: &Pointer) -> Option<Page> {
+        let lower = self.present(copy);
+        let count = lower.info().copies.min(block::COPIES_MAX) as usize;
+        let at = self.geometry().home(number, pointer.home);
+        let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a page has bytes");
+        for n in (0..count).filter(|_| count > 1) {
+            let into = self.env.pool().scratch(PAGE_BYTES).await.ok()?;
+            let read = Op::Read { range, into, avoid: Copies::all_but(n), last_resort: false };
+            let Ok(bytes) = lower.call(read).await.into_buf() else { continue };
+            let page = Page::verify(&bytes.read(), number, pointer);
+            if let Ok(page) = page {
+                return Some(page);
+            }
+        }
+        None
     }
 
     /// Reads `len` bytes at byte `at` of `lower`, the disk of a copy of the vault.
