@@ -27,6 +27,6 @@ pub use door::{Door, Remote, Reply};
 /// The number of a device in an [`Assembly`], counted from 0 in the order in which devices were added.
 pub use kind::testing::PartId;
 pub use memory::ProcessId;
-pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Wrong};
+pub use model::{Change, Changing, Content, Looking, Model, Promise, Rule, Stamp, Unsure, Wrong};
 pub use world::{SimWorld, Stuck};
 pub use write_log::{Covered, Reached, WriteLog};

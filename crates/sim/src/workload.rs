@@ -308,24 +308,47 @@ impl Worker {
         }
     }
 
-    /// Reads the whole volume before the first write, and gives its content to the model. The model takes bytes that
-    /// cannot be read for zeros.
-    pub async fn learn(&self) {
+    /// Reads the whole volume before the first write, or while no request is in flight, and gives its content to the model.
+    /// The model takes bytes that cannot be read before the first write for zeros. Returns whether all bytes could be read.
+    pub async fn learn(&self) -> bool {
         let info = self.client.info().clone();
         let step = u64::from(info.max_transfer).min(LONG_BYTES);
         let block = u64::from(info.block_size);
         let step = (step - step % block).max(block) as usize;
+        let mut is_complete = true;
         for at in (0..info.size).step_by(step) {
             let end = info.size.min(at + step as u64);
             let range = ByteRange::between(at, end).expect("blocks of the volume are left");
+            let mut is_known = false;
             for _ in 0..LEARN_TRIES {
-                let Ok(into) = self.env.buf(range.len() as usize) else { return };
+                let Ok(into) = self.env.buf(range.len() as usize) else { return false };
                 let answer = self.client.send(Op::read(range, into)).await.answer;
                 if let (Ok(()), Op::Read { into, .. }) = (answer.result, answer.op) {
                     self.model.learn(range, &into.read());
+                    is_known = true;
                     break;
                 }
             }
+            is_complete &= is_known;
+        }
+        is_complete
+    }
+
+    /// Reads the whole volume while no request is in flight, and gives the bytes of the sectors that may hold any bytes to
+    /// the model.
+    pub async fn learn_unknown(&self) {
+        let info = self.client.info().clone();
+        let step = u64::from(info.max_transfer).min(LONG_BYTES);
+        let step = step - step % u64::from(info.block_size);
+        let mut at = 0;
+        while let Some(range) = ByteRange::between(at, info.size.min(at + step)) {
+            let Ok(into) = self.env.buf(range.len() as usize) else { return };
+            let reply = self.client.send(Op::read(range, into)).await;
+            self.tally.note(&reply);
+            if let (Ok(()), Op::Read { into, .. }) = (reply.answer.result, reply.answer.op) {
+                self.model.learn_unknown(range, &into.read());
+            }
+            at = range.end();
         }
     }
 

@@ -95,7 +95,7 @@ impl<'s> Bench<'s> {
     /// Gives the bytes that the device returns before the first write to the model. Under encryption, blank blocks read
     /// as junk, which must not change either.
     fn learn(&self) -> Result<(), Refusal> {
-        self.world.block_on(self.worker(0, Mix::ALL).learn()).map_err(stuck)
+        self.world.block_on(self.worker(0, Mix::ALL).learn()).map(drop).map_err(stuck)
     }
 
     fn running(&self) -> &Running {

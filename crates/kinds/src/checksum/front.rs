@@ -70,6 +70,7 @@ impl Device for Checksum {
     fn report(&self) -> Report {
         let Some(opened) = self.home.now() else { return Report::default() };
         let mut report = opened.front.as_ref().map_or_else(Report::default, |it| report(it.core()));
+        report.counters.push(("replayed", opened.replayed));
         if let Some(words) = opened.loss_words() {
             report.health = report.health.max(Health::Degraded);
             report.summary = words;

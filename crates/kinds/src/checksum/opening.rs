@@ -8,7 +8,7 @@ use block::{
     Blocks as _, ByteRange, Emulate, Env, Error, ErrorKind, Lower, Op, Result, State, bail, error,
 };
 use kind::home;
-use meta::journal::{Journal, Loss, Options};
+use meta::journal::{self, Journal, Loss, Options};
 use meta::regions::{Division, Regions};
 
 use super::device::{Core, Mode, Parts, Redundancy, facts};
@@ -59,6 +59,8 @@ impl Front {
 pub struct Opened {
     /// The device; `None` before the live change that makes it is committed.
     pub front: Option<Front>,
+    /// Number of records of the journal that the opening has written in place.
+    pub replayed: u64,
     /// The loss of changes in the journal that the operator has accepted.
     pub loss: Option<Loss>,
 }
@@ -92,19 +94,20 @@ impl Opening {
     async fn open_front(self, opened: home::Opened) -> Result<Opened> {
         let objects = Objects::open(&opened.vault, opened.owner())?;
         if opened.is_preview {
-            return Ok(Opened { front: None, loss: None });
+            return Ok(Opened { front: None, replayed: 0, loss: None });
         }
         if !objects.is_made().await? && !self.data.info().read_only {
             self.end_making(&opened, &objects).await?;
         }
-        let (mode, loss) = self.mode(&opened).await?;
+        let (mode, recovered) = self.mode(&opened).await?;
+        let journal::Opened { records: replayed, loss } = recovered;
         let Self { name, env, data, redundancy, speed, .. } = self;
         let (env_of, block_size) = (env.clone(), data.info().block_size);
         let (vault, device) = (opened.vault.clone(), opened.vault.uuid());
         let parts = Parts { name, env, data, vault, objects, mode, device, redundancy, speed };
         let core = Core::open(parts).await?;
         let front = Some(Front::new(core, &env_of, block_size)?);
-        Ok(Opened { front, loss })
+        Ok(Opened { front, replayed, loss })
     }
 
     async fn end_making(&self, opened: &home::Opened, objects: &Objects) -> Result<()> {
@@ -132,15 +135,15 @@ impl Opening {
         Ok(true)
     }
 
-    async fn mode(&self, opened: &home::Opened) -> Result<(Mode, Option<Loss>)> {
+    async fn mode(&self, opened: &home::Opened) -> Result<(Mode, journal::Opened)> {
         let (vault, owner, data) = (&opened.vault, opened.owner(), &self.data);
         let Some(ring) = opened.journal.as_ref().filter(|_| self.crash == Crash::Journal) else {
-            return Ok((Mode::Regions(self.regions(opened).await?), None));
+            return Ok((Mode::Regions(self.regions(opened).await?), journal::Opened::default()));
         };
         if data.info().read_only {
             self.check_settled(ring).await?;
             // All changes are in place, and no region was ever marked: every difference is damage.
-            return Ok((Mode::Regions(self.regions(opened).await?), None));
+            return Ok((Mode::Regions(self.regions(opened).await?), journal::Opened::default()));
         }
         let options = Options {
             uuid: Some(vault.uuid()),
@@ -153,7 +156,7 @@ impl Opening {
             ErrorKind::NotFound => missing_ring(&error),
             _ => error,
         })?;
-        Ok((Mode::Journal(journal), recovered.loss))
+        Ok((Mode::Journal(journal), recovered))
     }
 
     async fn regions(&self, opened: &home::Opened) -> Result<Regions> {

@@ -57,6 +57,11 @@ impl SimDisk {
         self.store.borrow_mut().spoil(offset / SECTOR);
     }
 
+    /// Enlarges the disk by `bytes` bytes of zeros, while no process has it open.
+    pub fn enlarge(&self, bytes: u64) {
+        self.grown.set(self.grown.get() + bytes);
+    }
+
     /// Overwrites a byte range of the disk with `byte`, durably, as another program might.
     pub fn overwrite(&self, range: ByteRange, byte: u8) {
         let payload = Payload::Bytes(vec![byte; range.len() as usize].into());
@@ -85,7 +90,11 @@ impl SimDisk {
 
     /// Creates a disk in another simulated world, with the present bytes of this disk and without faults.
     pub fn copy_into(&self, world: &SimWorld) -> Rc<Self> {
-        let config = DiskConfig { faults: Faults::default(), ..self.config.clone() };
+        let config = DiskConfig {
+            size: self.whole_size(),
+            faults: Faults::default(),
+            ..self.config.clone()
+        };
         let copy = Self::new(world, self.number, config);
         copy.short.set(self.short.get());
         copy.put_back(&self.image());

@@ -58,6 +58,8 @@ pub struct SimDisk {
     cuts: Stream,
     openers: plug::Openers,
     lossy: Cell<bool>,
+    /// Bytes by which a test has enlarged the disk.
+    grown: Cell<u64>,
     /// Present size of the disk's file in bytes if a test has truncated the file; `None` otherwise.
     short: Cell<Option<u64>>,
     reads: Cell<u64>,
@@ -113,6 +115,7 @@ impl SimDisk {
             clock,
             openers: plug::Openers::default(),
             lossy: Cell::new(false),
+            grown: Cell::new(0),
             short: Cell::new(None),
             reads: Cell::new(0),
             bytes_written: Cell::new(0),
@@ -159,7 +162,12 @@ impl SimDisk {
 
     /// Returns the present size of the disk's file in bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.short.get().unwrap_or(self.config.size)
+        self.short.get().unwrap_or(self.whole_size())
+    }
+
+    /// Returns the size of the disk in bytes, also of a truncated one.
+    fn whole_size(&self) -> u64 {
+        self.config.size + self.grown.get()
     }
 
     /// Makes reads in flight that lie within `range` return junk. A test calls it after a mirror took the disk out of
@@ -249,11 +257,11 @@ impl SimDisk {
         }
         if let Some(range) = range_of(&io) {
             assert!(
-                range.end() <= self.config.size
+                range.end() <= self.whole_size()
                     && range.is_aligned(self.config.profile.block_size()),
                 "{}: {io:?} of {} bytes is not aligned or ends past the disk",
                 self.name,
-                self.config.size
+                self.whole_size()
             );
             let meets = |other: &Flight| range_of(&other.io).is_some_and(|o| o.overlaps(range));
             if self.flights.borrow().values().any(meets) {
@@ -476,7 +484,7 @@ impl SimDisk {
             Fate::Misdirected => {
                 self.lossy.set(true);
                 self.count(Count::Misdirected);
-                let room = self.config.size / SECTOR - len / SECTOR + 1;
+                let room = self.whole_size() / SECTOR - len / SECTOR + 1;
                 let start = self.draw(flight.key, "elsewhere") % room;
                 pending.sectors = start..start + len / SECTOR;
             }
@@ -505,7 +513,7 @@ impl SimDisk {
 
     fn destage(&self, flight: &Flight) {
         if self.strikes(flight.key, "destage", self.config.destage) {
-            let near = self.draw(flight.key, "near") % (self.config.size / SECTOR);
+            let near = self.draw(flight.key, "near") % (self.whole_size() / SECTOR);
             let which = self.draw(flight.key, "version");
             let unit = self.config.profile.atomic() / SECTOR;
             self.store.borrow_mut().destage(near, which, unit, &self.clock.counters);

@@ -67,7 +67,7 @@ impl Openers {
 impl SimDisk {
     pub(crate) fn facts_for(&self, open: &Open) -> StorageFacts {
         StorageFacts {
-            size: self.config.size,
+            size: self.whole_size(),
             block_size: self.config.profile.block_size(),
             direct: open.device && open.cache == CacheMode::Direct,
             zeroes: self.config.zeroes,

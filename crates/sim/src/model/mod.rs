@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | `mod.rs` | the volume: begin and end of requests, power cuts, deaths of processes |
 //! | `register.rs` | one sector: the versions that a read may return |
+//! | `unknown.rs` | sectors that may hold any bytes |
 //! | `stamp.rs` | payloads in which each sector identifies its write |
 
 mod register;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +23,10 @@ use block::{ByteRange, Extent};
 
 use crate::disk::SECTOR;
 use register::{End, FIRST, Flaw, Register, Version};
+use unknown::Unknown;
 
 pub use stamp::{Content, Stamp};
+pub use unknown::Unsure;
 
 /// The guarantees about a volume's bytes that the model checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +127,8 @@ pub struct Model {
     promise: Cell<Promise>,
     /// Whether more members of a mirror may fail than the mirror can survive.
     copies_fail: Cell<bool>,
+    /// The sectors that may hold any bytes.
+    unknown: RefCell<Unknown>,
 }
 
 impl Model {
@@ -140,18 +146,25 @@ impl Model {
             flush_failed: Cell::new(None),
             promise: Cell::new(Promise::Full),
             copies_fail: Cell::new(false),
+            unknown: RefCell::default(),
         }
     }
 
-    /// Records the bytes that a byte range has before the first write.
+    /// Records the bytes that a byte range has before the first write, or from now on, while no request is in flight.
     pub fn learn(&self, range: ByteRange, bytes: &[u8]) {
         let mut registers = self.registers.borrow_mut();
         for (sector, bytes) in sectors(range).zip(bytes.chunks_exact(SECTOR as usize)) {
-            if Content::of(bytes) != Content::Zero {
-                registers[sector as usize] = Register::new(false);
-                self.first.borrow_mut().insert(sector, bytes.into());
-            }
+            self.set(&mut registers, sector, bytes);
         }
+    }
+
+    fn set(&self, registers: &mut [Register], sector: u64, bytes: &[u8]) {
+        let is_zero = Content::of(bytes) == Content::Zero;
+        registers[sector as usize] = Register::new(is_zero);
+        match is_zero {
+            true => self.first.borrow_mut().remove(&sector),
+            false => self.first.borrow_mut().insert(sector, bytes.into()),
+        };
     }
 
     /// Returns which write's data the bytes of a read are, or which other content of the sector.
@@ -212,7 +225,11 @@ impl Model {
         let sectors = self.changes.borrow_mut().remove(&changing.0);
         let mut registers = self.registers.borrow_mut();
         for sector in sectors.expect("a write ends only once") {
-            registers[sector as usize].end(changing.0, end, at);
+            let register = &mut registers[sector as usize];
+            register.end(changing.0, end, at);
+            if ok && register.is_certain(changing.0) {
+                self.unknown.borrow_mut().write_ended(sector, at);
+            }
         }
     }
 
@@ -314,7 +331,14 @@ impl Model {
     pub fn power_cut(&self) {
         let at = self.tick();
         self.forget_open();
-        for register in self.registers.borrow_mut().iter_mut() {
+        let mut registers = self.registers.borrow_mut();
+        let flushed = self.flushed.get();
+        let keeps_flushed = self.promise.get() == Promise::Full;
+        self.unknown.borrow_mut().power_cut(
+            |sector| keeps_flushed && registers[sector as usize].has_durable_write(flushed),
+            flushed,
+        );
+        for register in registers.iter_mut() {
             register.power_cut(self.flushed.get(), at);
         }
     }
@@ -336,7 +360,8 @@ impl Model {
     }
 
     fn judge(&self, sector: u64, content: Content, start: u64, end: u64) -> Result<(), Wrong> {
-        if self.promise.get() == Promise::Nothing {
+        let is_unknown = self.unknown.borrow().may_be_any(sector, start);
+        if is_unknown || self.promise.get() == Promise::Nothing {
             return Ok(());
         }
         let wrong = |rule, words: &str| {

@@ -129,6 +129,27 @@ impl Register {
         }
     }
 
+    /// Whether the write number `write` certainly changes the sector: it is no discard, and did not fail.
+    pub fn is_certain(&self, write: u64) -> bool {
+        self.versions.iter().any(|v| v.write == write && !v.optional)
+    }
+
+    /// Whether a power cut may undo a write to the sector, including writes in flight.
+    pub fn has_unflushed(&self, flushed: u64) -> bool {
+        self.versions.iter().any(|v| !v.is_durable(flushed))
+    }
+
+    /// Whether a write to the sector is in flight, or was when its process died.
+    pub fn has_in_flight(&self) -> bool {
+        self.versions.iter().any(|v| v.completed == NEVER)
+    }
+
+    /// Whether a write since the last power cut is durable.
+    pub fn has_durable_write(&self, flushed: u64) -> bool {
+        let durable = |v: &Version| !v.survivor && v.counts() && v.is_durable(flushed);
+        self.versions.iter().any(durable)
+    }
+
     /// Checks a read that lasted from moment `start` to `end` and returned the bytes of the write number `write`.
     pub fn read(&mut self, write: u64, start: u64, end: u64) -> Result<(), Flaw> {
         let Some(n) = self.versions.iter().position(|v| v.write == write) else {

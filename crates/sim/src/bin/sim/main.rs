@@ -1,6 +1,7 @@
 //! Runs seeds of the simulator, first the regression seeds (`regress/seeds.txt`). The environment variable `N=5000`
 //! sets the number of new seeds, `FROM=0` the number of the first new seed, and `SEED=0x2a` runs one seed alone.
 
+mod checksums;
 mod clients;
 mod far;
 mod handover;
@@ -193,7 +194,7 @@ impl Sum {
         let events = self.counters.zeroes().map(|count| count.words().to_owned());
         let all = kinds::REGISTRY.0.iter().zip(kinds::TESTING);
         let kinds = all.filter(|(_, testing)| testing.shape.is_some()).map(|(kind, _)| kind.name);
-        let kinds = kinds.chain(labelled::KINDS).chain(migrations::KINDS);
+        let kinds = kinds.chain(labelled::KINDS).chain(migrations::KINDS).chain(checksums::KINDS);
         let kinds = kinds.filter(|kind| !self.kinds.contains_key(kind));
         events.chain(kinds.map(|kind| format!("a {kind}"))).collect()
     }
@@ -239,7 +240,7 @@ impl About {
 }
 
 /// Runs all trials of a seed once, and returns their report. A panic is a failure. Some seeds also run the independent
-/// trial `migrations`.
+/// trials `migrations` and `checksums`.
 fn run(seed: u64) -> Result<Report, String> {
     let report = match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default())?,
@@ -247,10 +248,14 @@ fn run(seed: u64) -> Result<Report, String> {
         About::Handover => caught(|| handover::run(seed))?,
         About::Graph => caught(|| trial::run(seed))?,
     };
-    if !migrations::is_drawn(seed) {
-        return Ok(report);
-    }
-    Ok(report.and(caught(|| migrations::run(seed))?))
+    let report = match migrations::is_drawn(seed) {
+        true => report.and(caught(|| migrations::run(seed))?),
+        false => report,
+    };
+    Ok(match checksums::is_drawn(seed) {
+        true => report.and(caught(|| checksums::run(seed))?),
+        false => report,
+    })
 }
 
 fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {
