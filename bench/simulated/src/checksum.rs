@@ -2,8 +2,9 @@
 
 use bench::rows::Row;
 use kind::Value;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
+use crate::row;
 use crate::scene::{REQUEST, Scene};
 
 /// Bytes of a disk.
@@ -17,10 +18,6 @@ const REGION_BYTES: u64 = 1 << 20;
 
 fn options(crash: &str) -> Vec<(&'static str, Value)> {
     vec![("crash", Value::Text(crash.to_owned())), ("cache", Value::Size(2 << 20))]
-}
-
-fn row(id: String, title: String, aim: String, figure: String, holds: bool, rounds: Json) -> Row {
-    Row { id, title, aim, figure, holds: Some(holds), rounds }
 }
 
 /// Returns the address of write `n` in the area: all blocks in an order without neighbours.

@@ -41,6 +41,18 @@ fn parts() -> Vec<Part> {
     parts
 }
 
+/// Returns a row with a verdict.
+fn row(
+    id: String,
+    title: String,
+    aim: String,
+    figure: String,
+    holds: bool,
+    rounds: serde_json::Value,
+) -> Row {
+    Row { id, title, aim, figure, holds: Some(holds), rounds }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,9 @@
 
 use bench::rows::Row;
 use kind::Value;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
+use crate::row;
 use crate::scene::{REQUEST, Scene};
 
 /// Blocks of a volume with a map of almost 1,000 pages.
@@ -16,10 +17,6 @@ fn volume(blocks: u64, block_bytes: u64, disk_bytes: u64) -> Scene {
     let size = |name, bytes| (name, Value::Size(bytes));
     let options = vec![size("size", blocks * block_bytes), size("block", block_bytes)];
     Scene::new("remap", options, disk_bytes)
-}
-
-fn row(id: String, title: String, aim: String, figure: String, holds: bool, rounds: Json) -> Row {
-    Row { id, title, aim, figure, holds: Some(holds), rounds }
 }
 
 /// Measures first writes beside writes to blocks that are mapped, which pass through to the disk.

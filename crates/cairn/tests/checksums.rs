@@ -4,10 +4,9 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use api::{DeviceStatus, Status};
-use common::{Dir, tool};
+use common::{Dir, io, tool, try_io, until};
 
 /// Returns a spec with these disks, of 32 MiB each, and these devices; `top` is exported.
 fn spec(disks: &[&str], devices: &str, top: &str) -> String {
@@ -27,30 +26,12 @@ const ABOVE: &str = "p = { kind = \"checksum\", on = \"a\" }\nq = { kind = \"che
                      m = { kind = \"mirror\", on = [\"p\", \"q\"] }";
 const ALONE: &str = "s = { kind = \"checksum\", on = \"a\" }";
 
-/// Runs the qemu-io `commands` on the export `uri`. Returns whether all succeeded.
-fn try_io(dir: &Dir, uri: &str, commands: &[&str]) -> bool {
-    let mut args = vec!["-f", "raw", uri];
-    commands.iter().for_each(|command| args.extend(["-c", command]));
-    let ran = tool(dir, "qemu-io", &args);
-    ran.code == 0 && !ran.out.contains("failed")
-}
-
-fn io(dir: &Dir, uri: &str, commands: &[&str]) {
-    assert!(try_io(dir, uri, commands), "{commands:?}");
-}
-
+/// Returns the status of a device. A mirror that copies is degraded, so the exit code does not count.
 fn device(dir: &Dir, name: &str) -> DeviceStatus {
-    // A mirror that copies is degraded, so the exit code may be another one.
     let ran = dir.cairn(&["-o", "json", "status"]);
     let all: Vec<Status> = serde_json::from_str(&ran.out).unwrap();
     let devices = all.into_iter().flat_map(|status| status.devices);
     devices.into_iter().find(|device| device.name == name).unwrap()
-}
-
-/// Returns a counter of a device.
-fn counter(dir: &Dir, name: &str, counter: &str) -> u64 {
-    let counters = device(dir, name).counters;
-    counters.into_iter().find(|(name, _)| name == counter).unwrap().1
 }
 
 /// Returns the value of a row of a device.
@@ -59,12 +40,10 @@ fn row(dir: &Dir, name: &str, row: &str) -> Option<String> {
     rows.into_iter().find(|one| one.name == row).map(|row| row.value)
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+/// Returns a counter of a device.
+fn counter(dir: &Dir, name: &str, counter: &str) -> u64 {
+    let counters = device(dir, name).counters;
+    counters.into_iter().find(|(name, _)| name == counter).unwrap().1
 }
 
 /// Returns the places in a disk's file of the blocks of 4096 bytes that are filled with `byte`.
@@ -96,7 +75,7 @@ fn checksum_above_mirror_restores_copy_that_rots() {
     assert_eq!(places.len(), 256);
     rot(&dir, "a", &places[3..9]);
     // The mirror chooses either copy.
-    wait_until("the repair of all blocks", || {
+    until("the repair of all blocks", || {
         io(&dir, serve.uri(), &["read -P 0x5a 1M 1M"]);
         counter(&dir, "s", "repaired") == 6
     });
@@ -113,7 +92,7 @@ fn mirror_above_checksums_restores_copy_that_rots() {
     io(&dir, serve.uri(), &["write -P 0x5a 1M 1M", "flush"]);
     let places = blocks_of(&dir, "a", 0x5a);
     rot(&dir, "a", &places[3..5]);
-    wait_until("the repair of all blocks", || {
+    until("the repair of all blocks", || {
         io(&dir, serve.uri(), &["read -P 0x5a 1M 1M"]);
         blocks_of(&dir, "a", 0x5a) == places
     });
@@ -133,7 +112,7 @@ fn checksum_alone_fails_reads_of_rot_until_block_is_written() {
     rot(&dir, "a", &in_place(&dir, 0x5a)[3..4]);
     let serve = dir.import(&["g"]);
     io(&dir, serve.uri(), &["read -P 0x5a 1M 12k"]);
-    assert!(!try_io(&dir, serve.uri(), &["read -P 0x5a 1060864 4k"]));
+    assert!(try_io(&dir, serve.uri(), &["read -P 0x5a 1060864 4k"]).is_err());
     assert!(counter(&dir, "s", "damaged") > 0);
     let next = device(&dir, "s").next;
     assert!(next.as_deref().is_some_and(|next| next.contains("write them again")), "{next:?}");
@@ -182,9 +161,9 @@ fn checksum_is_inserted_under_volume_in_use_and_taken_out_again() {
     io(&dir, serve.uri(), &["write -P 0x11 3M 1M", "flush"]);
     dir.text(&["apply", "summed.toml"]);
     io(&dir, serve.uri(), &["read -P 0x11 3M 1M", "write -P 0x22 5M 1M", "flush"]);
-    wait_until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
+    until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
     rot(&dir, "a", &in_place(&dir, 0x11)[..1]);
-    assert!(!try_io(&dir, serve.uri(), &["read 3M 4k"]));
+    assert!(try_io(&dir, serve.uri(), &["read 3M 4k"]).is_err());
     dir.text(&["apply", "plain.toml"]);
     io(&dir, serve.uri(), &["read 3M 4k", "read -P 0x22 5M 1M"]);
     assert_eq!(serve.stop().code, 0);
@@ -198,13 +177,13 @@ fn checksum_grows_with_its_disk() {
     io(&dir, serve.uri(), &["write -P 0x11 1M 1M", "flush"]);
     dir.text(&["device", "resize", "a", "256M"]);
     io(&dir, serve.uri(), &["read -P 0x11 1M 1M", "write -P 0x22 200M 1M", "flush"]);
-    wait_until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
+    until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
     serve.signal("KILL");
     drop(serve);
     let serve = dir.import(&["g"]);
     io(&dir, serve.uri(), &["read -P 0x11 1M 1M", "read -P 0x22 200M 1M", "read -P 0 100M 1M"]);
     rot(&dir, "a", &in_place(&dir, 0x22)[..1]);
-    assert!(!try_io(&dir, serve.uri(), &["read 200M 4k"]));
+    assert!(try_io(&dir, serve.uri(), &["read 200M 4k"]).is_err());
     assert_eq!(serve.stop().code, 0);
 }
 
@@ -243,11 +222,11 @@ fn start_of_checksum_refuses_lost_state_and_other_crash_option() {
     io(&dir, serve.uri(), &["read -P 0x11 1M 1M"]);
     let summary = device(&dir, "s").summary;
     assert!(summary.contains("made anew"), "{summary}");
-    wait_until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
+    until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
     assert_eq!(serve.stop().code, 0);
     let serve = dir.import(&["g"]);
     rot(&dir, "a", &in_place(&dir, 0x11)[..1]);
-    assert!(!try_io(&dir, serve.uri(), &["read 1M 4k"]));
+    assert!(try_io(&dir, serve.uri(), &["read 1M 4k"]).is_err());
     assert_eq!(serve.stop().code, 0);
 }
 
@@ -261,9 +240,9 @@ fn first_checksums_are_job_that_stays_paused_over_restart() {
     let serve = dir.serve(&["plain.toml"]);
     io(&dir, serve.uri(), &["write -P 0x11 3M 4M", "flush"]);
     dir.text(&["apply", "summed.toml"]);
-    wait_until("the job", || row(&dir, "s", "without checksums yet").is_some());
+    until("the job", || row(&dir, "s", "without checksums yet").is_some());
     dir.text(&["job", "pause", "s"]);
-    wait_until("the pause", || dir.text(&["job", "ls"]).contains("paused"));
+    until("the pause", || dir.text(&["job", "ls"]).contains("paused"));
     let jobs = dir.text(&["job", "ls"]);
     assert!(jobs.contains("checksums") && jobs.contains("paused"), "{jobs}");
     assert!(row(&dir, "s", "without checksums yet").is_some());
@@ -278,11 +257,11 @@ fn first_checksums_are_job_that_stays_paused_over_restart() {
     assert!(jobs.contains("paused"), "{jobs}");
     dir.write("fast.toml", &spec(&["a", "b"], &slow.replace("64KiB", "1GiB"), "s"));
     dir.text(&["apply", "fast.toml"]);
-    wait_until("the job", || dir.text(&["job", "ls"]).contains("paused"));
+    until("the job", || dir.text(&["job", "ls"]).contains("paused"));
     dir.text(&["job", "resume", "s"]);
-    wait_until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
+    until("the first checksums", || row(&dir, "s", "without checksums yet").is_none());
     rot(&dir, "a", &blocks_of(&dir, "a", 0x11)[..1]);
-    assert!(!try_io(&dir, serve.uri(), &["read 3M 4k"]));
+    assert!(try_io(&dir, serve.uri(), &["read 3M 4k"]).is_err());
     assert_eq!(serve.stop().code, 0);
 }
 

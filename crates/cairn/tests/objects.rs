@@ -4,7 +4,7 @@
 mod common;
 
 use api::{DeviceStatus, Status};
-use common::{Dir, tool};
+use common::{Dir, io, tool};
 
 fn spec(disks: &[(&str, &str)], devices: &str, top: &str) -> String {
     let disk = |(name, size): &(&str, &str)| {
@@ -15,14 +15,6 @@ fn spec(disks: &[(&str, &str)], devices: &str, top: &str) -> String {
     let disks: String = disks.iter().map(disk).collect();
     let device = if devices.is_empty() { String::new() } else { format!("[device]\n{devices}\n") };
     format!("name = \"g\"\n[disk]\n{disks}{device}[export]\nvol = {{ on = \"{top}\" }}\n")
-}
-
-/// Runs the qemu-io `commands` on the export `uri`, which must all succeed.
-fn io(dir: &Dir, uri: &str, commands: &[&str]) {
-    let mut args = vec!["-f", "raw", uri];
-    commands.iter().for_each(|command| args.extend(["-c", command]));
-    let ran = tool(dir, "qemu-io", &args);
-    assert!(ran.code == 0 && !ran.out.contains("failed"), "{commands:?}: {ran:?}");
 }
 
 fn device(dir: &Dir, name: &str) -> DeviceStatus {

@@ -4,7 +4,7 @@
 mod common;
 
 use api::{DeviceStatus, Health, Job, JobState, LocateStep, Status};
-use common::{Dir, tool, until};
+use common::{Dir, io, tool, until};
 
 const DISK: &str =
     "[disk]\na = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n";
@@ -12,14 +12,6 @@ const DISK: &str =
 fn spec(options: &str) -> String {
     let device = format!("thin = {{ kind = \"remap\", on = \"a\", size = \"1GiB\"{options} }}");
     format!("name = \"g\"\n{DISK}[device]\n{device}\n[export]\nvol = {{ on = \"thin\" }}\n")
-}
-
-/// Runs the qemu-io `commands` on the export `uri`, which must all succeed.
-fn io(dir: &Dir, uri: &str, commands: &[&str]) {
-    let mut args = vec!["-f", "raw", uri];
-    commands.iter().for_each(|command| args.extend(["-c", command]));
-    let ran = tool(dir, "qemu-io", &args);
-    assert!(ran.code == 0 && !ran.out.contains("failed"), "{commands:?}: {ran:?}");
 }
 
 fn thin(dir: &Dir) -> DeviceStatus {

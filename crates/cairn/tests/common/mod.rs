@@ -207,6 +207,19 @@ pub fn tool(dir: &Dir, name: &str, args: &[&str]) -> Ran {
     Ran::of(&output)
 }
 
+/// Runs the qemu-io `commands` on the export `uri`, which must all succeed.
+pub fn io(dir: &Dir, uri: &str, commands: &[&str]) {
+    try_io(dir, uri, commands).unwrap_or_else(|ran| panic!("{commands:?}: {ran:?}"));
+}
+
+/// Runs the qemu-io `commands` on the export `uri`. The error is its output, if any of them failed.
+pub fn try_io(dir: &Dir, uri: &str, commands: &[&str]) -> Result<(), Ran> {
+    let mut args = vec!["-f", "raw", uri];
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    let ran = tool(dir, "qemu-io", &args);
+    if ran.code == 0 && !ran.out.contains("failed") { Ok(()) } else { Err(ran) }
+}
+
 /// Whether a server accepts connections on a unix socket. The file of the socket exists a moment before that.
 pub fn listens(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()

@@ -2,9 +2,8 @@
 
 use block::{Result, error};
 use kind::home;
-use meta::regions::{Division, Regions};
 use meta::ring::RING_BYTES_MIN;
-use meta::vault::{Array, ObjectId, Spec, Transaction, Vault};
+use meta::vault::{Array, ObjectId, Vault};
 use zerocopy::little_endian::U64;
 
 use super::sums::{BLOCK_BYTES, Sum};
@@ -12,7 +11,6 @@ use super::sums::{BLOCK_BYTES, Sum};
 /// Roles of the objects.
 const SUMS: u32 = 0;
 const FACTS: u32 = 1;
-const REGIONS: u32 = 2;
 
 /// Number of records of the facts: the progress of the first checksums, whether the making has ended, and whether the job of the
 /// first checksums is paused.
@@ -64,7 +62,7 @@ pub struct Objects {
 
 impl Objects {
     /// Role of the regions among the objects of the owner.
-    pub const REGIONS: u32 = REGIONS;
+    pub const REGIONS: u32 = 2;
 
     /// Declares the objects of a device over a lower of `lower_bytes` bytes. They do not depend on the option `crash`, so a
     /// device has the same size with each value.
@@ -80,30 +78,6 @@ impl Objects {
     pub fn ring_bytes(lower_bytes: u64) -> u64 {
         let share = lower_bytes / RING_PART;
         (share - share % RING_BYTES_MIN).clamp(RING_BYTES_MIN, RING_BYTES_MOST)
-    }
-
-    /// Adds to a transaction the creation of the objects of a device with so many blocks. `has_zeros`: the lower is known to
-    /// have zeros. `division`: the regions of the device, if it has regions.
-    ///
-    /// # Errors
-    /// As [`Transaction::create`].
-    pub fn create(
-        transaction: &mut Transaction,
-        vault: &Vault,
-        owner: &str,
-        blocks: u64,
-        has_zeros: bool,
-        division: Option<Division>,
-    ) -> Result<()> {
-        transaction.create(&Spec::array::<Sum>(owner, SUMS, blocks))?;
-        let facts = transaction.create(&Spec::array::<U64>(owner, FACTS, FACTS_COUNT))?;
-        if has_zeros {
-            Array::<U64>::new(vault, facts).set(transaction, PROGRESS, &U64::new(blocks))?;
-        }
-        if let Some(division) = division {
-            Regions::create(transaction, owner, REGIONS, division)?;
-        }
-        Ok(())
     }
 
     /// Opens the objects of an owner.

@@ -12,9 +12,10 @@ use kinds::checksum::{BLOCK_BYTES, Core, Mode, Objects, Parts, Redundancy, Targe
 use meta::Uuid;
 use meta::journal::{Journal, Options as JournalOptions, RING_START};
 use meta::regions::{Division, Regions};
-use meta::vault::{Options, Shape, Vault};
+use meta::vault::{Array, Options, Shape, Spec, Vault};
 use sim::SimWorld;
 use testkit::recorded::{Disk, Trace};
+use zerocopy::little_endian::U64;
 
 pub const VAULT_BYTES: u64 = 320 << 10;
 pub const RING_BYTES: u64 = 64 << 10;
@@ -116,8 +117,15 @@ pub async fn format_with_log(
     let vault = open_vault(env, lower, data).await.unwrap();
     let mut transaction = vault.begin();
     let size = data.info().size;
-    let (blocks, division) = (size / BLOCK_BYTES, Some(division(size)));
-    Objects::create(&mut transaction, &vault, OWNER, blocks, has_zeros, division).unwrap();
+    let blocks = size / BLOCK_BYTES;
+    // The roles and lengths are those of `docs/formats/checksum.md`.
+    transaction.create(&Spec::array::<U64>(OWNER, 0, blocks)).unwrap();
+    let facts = transaction.create(&Spec::array::<U64>(OWNER, 1, 3)).unwrap();
+    if has_zeros {
+        let facts = Array::<U64>::new(&vault, facts);
+        facts.set(&mut transaction, 0, &U64::new(blocks)).unwrap();
+    }
+    Regions::create(&mut transaction, OWNER, Objects::REGIONS, division(size)).unwrap();
     vault.commit(transaction).await.unwrap();
     vault.close().await.unwrap();
 }

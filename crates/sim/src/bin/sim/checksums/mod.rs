@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use block::{Error, ErrorKind, Report as DeviceReport};
 use graph::labels::Opening;
+use kinds::checksum::BLOCK_BYTES;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Count, Counters, DiskConfig, Model, Profile, Promise, SimDisk, SimWorld, Unsure};
@@ -40,9 +41,6 @@ const LABEL_BYTES: u64 = 2 * meta::AREA_BYTES;
 
 /// Bytes of a disk beside its labels and the volume: room for the checksums and their log, and for the ring.
 const ROOM_BYTES: u64 = 640 << 10;
-
-/// Bytes of a checksum's block.
-const BLOCK_BYTES: u64 = 4096;
 
 /// Bytes of the simulated server's buffer pool, as in a real server.
 const POOL_BYTES: usize = 512 << 20;
