@@ -365,6 +365,8 @@ bugs! {
     CopiesHidden = "250",
     /// 251 a mirror makes a region alike before a verifier has been through it
     AlikeBeforeVerified = "251",
+    /// 184 a resync copies a range in which a verifier has found the right bytes on both members
+    AlikeCopied = "184",
     /// 252 the scrub of a mirror beneath a verifier rewrites copies
     ScrubBeneathVerifier = "252",
     /// 253 a mirror answers reads of a last resort from copies that are not in sync

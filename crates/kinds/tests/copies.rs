@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::{Changed, Numbers, Pending, Ranges, Verified, Wrong};
+use block::control::copies::{Changed, Numbers, Pending, Ranges, Verdict, Verified, Wrong};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Member, Nothing, Verb};
 use block::{Buf, ByteRange, COPIES_MAX, Copies, Device, Done, Error, ErrorKind, Info, Lower};
@@ -415,8 +415,8 @@ fn pending_ranges_are_those_that_resync_has_not_copied_yet() {
     let mirror = bench.tree.sectors() - DISK_BYTES / SECTOR;
     assert_eq!(pending(all).ranges, [(0, mirror * SECTOR)]);
     assert_eq!(pending(sectors(3, 2)).ranges, [(3 * SECTOR, 2 * SECTOR)]);
-    assert_eq!(bench.ask::<Verified>(all, Nothing {}), Ok(Nothing {}));
-    let far = bench.ask::<Verified>(sectors(60, 9), Nothing {});
+    assert_eq!(bench.ask::<Verified>(all, Verdict { alike: true }), Ok(Nothing {}));
+    let far = bench.ask::<Verified>(sectors(60, 9), Verdict { alike: true });
     assert_eq!(far.unwrap_err().kind(), ErrorKind::OutOfRange);
     bench.world.run(bench.world.env().now().after(Duration::from_secs(60))).unwrap();
     assert_eq!(pending(all), Ranges::default());

@@ -162,6 +162,14 @@ pub mod copies {
     /// the wrong ones. Between devices; not for people.
     pub struct Verified;
 
+    /// Arguments of [`Verified`]: the result for the range.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    pub struct Verdict {
+        /// Whether every copy that could be read has the right bytes now. If not, a block of the range has no checksum, or
+        /// no copy of it is right.
+        pub alike: bool,
+    }
+
     impl Verb for Verified {
         const INFO: &'static VerbInfo = &VerbInfo::new::<Self>(
             "copies.verified",
@@ -169,7 +177,7 @@ pub mod copies {
             "copies",
             Reach::Known,
         );
-        type Args = Nothing;
+        type Args = Verdict;
         type Answer = Nothing;
 
         fn merge(_: Vec<Part<Nothing>>) -> Result<Nothing> {

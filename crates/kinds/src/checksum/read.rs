@@ -22,7 +22,7 @@ impl Inner {
             let from = n * BLOCK_BYTES as usize;
             let part = into.slice(from..from + BLOCK_BYTES as usize);
             let block = range.start() / BLOCK_BYTES + n as u64;
-            self.settle(block, &part, Asker::Read { last_resort }).await?;
+            self.settle(block, &part, Asker::Read { last_resort }).await.map(drop)?;
         }
         Ok(())
     }

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::pin::{Pin, pin};
 
-use block::control::copies::{Changed, Pending, Verified};
+use block::control::copies::{Changed, Pending, Verdict, Verified};
 use block::control::{Command, Nothing};
 use block::seeded::{self, Bug};
 use block::{Buf, ByteRange, Copies, ErrorKind, Mode as LockMode, Op, Result, all, first};
 
 use super::device::{Inner, Mode, Redundancy};
-use super::settle::Asker;
+use super::settle::{Asker, Copied};
 use super::sums::{BLOCK_BYTES, Blocks, PIECE_BLOCKS, PIECE_BYTES, ZEROS, blocks_of};
 
 /// Bytes that the scan reads at once.
@@ -116,9 +116,10 @@ impl Inner {
     /// Reads all copies of a range, and settles the blocks that differ from their checksums.
     async fn scan_piece(&self, range: ByteRange) -> Result<()> {
         let room = self.env.pool().wait_for(range.len() as usize).await?;
-        let wrong = self.compare_copies(range, &room).await?;
+        let summed = self.summed(range);
+        let wrong = self.compare_copies(range, &room).await? & summed;
         let (first, count) = blocks_of(range);
-        let mut left = Vec::new();
+        let (mut left, mut alike) = (Vec::new(), summed & !wrong);
         for n in 0..count {
             let block = first + n as u64;
             if wrong >> n & 1 == 0 {
@@ -127,17 +128,34 @@ impl Inner {
             let from = n * BLOCK_BYTES as usize;
             let part = room.slice(from..from + BLOCK_BYTES as usize);
             // An error leaves a block unverified that could not be read, or that the device above must write.
-            let settled = self.settle(block, &part, Asker::Scan).await;
-            if settled.is_err() && self.is_unverified(block) {
-                left.push(block);
+            match self.settle(block, &part, Asker::Scan).await {
+                Ok(Copied::All) => alike |= 1 << n,
+                Ok(Copied::Some) => {}
+                Err(_) if self.is_unverified(block) => left.push(block),
+                Err(_) => {}
             }
         }
         self.note_scanned(range, &left);
         if self.redundancy == Redundancy::Below {
-            let command = Command::new::<Verified>(Nothing {}).at(range);
+            self.tell_verdicts(range, alike).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports to the device below that all copies of a range were read. `alike`: blocks whose copies are all right.
+    async fn tell_verdicts(&self, range: ByteRange, alike: Blocks) -> Result<()> {
+        let (first, count) = blocks_of(range);
+        let is_alike = |n: &usize| alike >> n & 1 == 1;
+        let blocks: Vec<usize> = (0..count).collect();
+        for run in blocks.chunk_by(|one, next| is_alike(one) == is_alike(next)) {
+            let at = (first + run[0] as u64) * BLOCK_BYTES;
+            let part =
+                ByteRange::new(at, run.len() as u64 * BLOCK_BYTES).expect("a run has blocks");
+            let verdict = Verdict { alike: is_alike(&run[0]) };
+            let command = Command::new::<Verified>(verdict).at(part);
             match self.data.control::<Verified>(command).await {
-                Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
-                _ => {}
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+                told => told.map(drop)?,
             }
         }
         Ok(())
@@ -192,6 +210,6 @@ impl Inner {
             }
         }
         let all = if count == PIECE_BLOCKS { Blocks::MAX } else { (1 << count) - 1 };
-        Ok(wrong & all & self.summed(range))
+        Ok(wrong & all)
     }
 }

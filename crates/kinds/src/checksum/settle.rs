@@ -20,6 +20,15 @@ pub enum Asker {
     Scan,
 }
 
+/// The copies of a settled block that have the same right bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// All copies that the device below has shown.
+    All,
+    /// Perhaps not all: a copy could not be read or restored, or newer bytes are in the journal.
+    Some,
+}
+
 /// The copies of a block, compared with its checksum.
 struct Survey {
     /// Whether a copy fits; its bytes are in the caller's buffer then.
@@ -35,11 +44,11 @@ impl Inner {
     ///
     /// # Errors
     /// `Corrupt` if no copy fits, and the block may not be accepted for `asker`; errors of the lower and the vault.
-    pub async fn settle(&self, block: u64, into: &Buf, asker: Asker) -> Result<()> {
+    pub async fn settle(&self, block: u64, into: &Buf, asker: Asker) -> Result<Copied> {
         let range = range_of(block);
         let mut alone = Some(self.lock.lock(range, LockMode::Exclusive).await);
         if self.read_newest(block, into).await? {
-            return Ok(());
+            return Ok(Copied::Some);
         }
         let mut stored = [ZEROS];
         self.sums.get(block, &mut stored).await?;
@@ -50,12 +59,16 @@ impl Inner {
                 alone = None;
                 self.env.give_way().await;
             }
-            self.restore(range, into, survey.wrong).await;
+            let is_restored = self.restore(range, into, survey.wrong).await;
             drop(alone);
-            return Ok(());
+            return Ok(match is_restored && survey.error.is_none() {
+                true => Copied::All,
+                false => Copied::Some,
+            });
         }
         if self.is_unverified(block) {
-            return self.accept(block, into, asker).await;
+            // The accepted bytes were written to all copies.
+            return self.accept(block, into, asker).await.map(|()| Copied::All);
         }
         Err(survey.error.unwrap_or_else(|| self.damage(range)))
     }
@@ -118,20 +131,22 @@ impl Inner {
         Ok(copies)
     }
 
-    /// Writes the right bytes of a block to the copies that differ. A failure changes nothing: the next read tries again.
-    async fn restore(&self, range: ByteRange, data: &Buf, wrong: Copies) {
+    /// Writes the right bytes of a block to the copies that differ. Returns whether no copy differs any more. A failure changes
+    /// nothing: the next read tries again.
+    async fn restore(&self, range: ByteRange, data: &Buf, wrong: Copies) -> bool {
         if wrong == Copies::NONE || self.info.read_only {
-            return;
+            return wrong == Copies::NONE;
         }
         if let Mode::Journal(journal) = &self.mode
             && journal.until_in_place(0, range).await.is_err()
         {
-            return;
+            return false;
         }
         // The buffer goes back to the reader, which may change it while a copy is still written.
-        let Ok(own) = self.env.pool().scratch(BLOCK_BYTES as usize).await else { return };
+        let Ok(own) = self.env.pool().scratch(BLOCK_BYTES as usize).await else { return false };
         own.write().copy_from_slice(&data.read());
-        if self.data.call(Op::restore(range, own, wrong)).await.result.is_ok() {
+        let is_restored = self.data.call(Op::restore(range, own, wrong)).await.result.is_ok();
+        if is_restored {
             self.count(|counts| counts.repaired += u64::from(wrong.0.count_ones()));
             self.emit(What::RangeRewritten, range.to_string());
         }
@@ -140,6 +155,7 @@ impl Inner {
             // A lower that does not count wrong bytes serves them all the same.
             let _ = self.data.control::<Wrong>(command).await;
         }
+        is_restored
     }
 
     /// Accepts an unverified block as it is, if `asker` may have it. Its bytes are in `into` then.

@@ -645,10 +645,10 @@ impl Device for Mirror {
         if command.is::<Changed>() {
             return inner.changed();
         }
-        if command.is::<Verified>() {
-            let inner = inner.clone();
+        if let Some(verdict) = command.args::<Verified>() {
+            let (inner, verdict) = (inner.clone(), *verdict);
             return Box::pin(async move {
-                inner.verified(range).await.map(|()| Reply::of::<Verified>(Nothing {}))
+                inner.verified(range, verdict).await.map(|()| Reply::of::<Verified>(Nothing {}))
             });
         }
         let done = if let Some(name) = command.args::<Fail>() {

@@ -3,11 +3,13 @@
 use block::{ByteRange, Extent, MemberState as State, Op};
 
 use super::device::Inner;
+use super::spans::Spans;
 
 /// The way in which a resync makes a range of a member equal to a member in sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Both members read as zeros there. New writes go to both, so nothing is to be done.
+    /// Both members read as zeros there, or a verifier has found the right bytes on both. New writes go to both, so nothing
+    /// is to be done.
     Skip,
     /// The member in sync reads as zeros: the range is zeroed, and its space freed.
     Zero,
@@ -18,6 +20,19 @@ pub enum Way {
 impl Inner {
     /// Returns the parts of `range`, in order, each with the way in which a resync brings it to member `to`.
     pub(super) async fn ways(&self, to: usize, range: ByteRange) -> Vec<(ByteRange, Way)> {
+        let mut alike = Spans::default();
+        self.members[to].alike(range).into_iter().for_each(|part| alike.add(part));
+        // The source may have rotted since the verdict, and the other copy of these bytes is right.
+        let mut ways: Vec<_> =
+            alike.within(range).into_iter().map(|part| (part, Way::Skip)).collect();
+        for part in alike.gaps(range) {
+            ways.extend(self.ways_without_verdict(to, part).await);
+        }
+        ways.sort_unstable_by_key(|(part, _)| part.start());
+        ways
+    }
+
+    async fn ways_without_verdict(&self, to: usize, range: ByteRange) -> Vec<(ByteRange, Way)> {
         let Some(source) = self.in_sync().next() else { return vec![(range, Way::Copy)] };
         // No write may come between the two answers.
         let _alone = self.lock.lock(range, block::Mode::Exclusive).await;

@@ -43,6 +43,8 @@ pub struct Member {
     asked: RefCell<Spans>,
     /// The parts of `asked` that verifiers have been through.
     verified: RefCell<Spans>,
+    /// The parts of `verified` in which the member has the right bytes since.
+    alike: RefCell<Spans>,
     /// Ranges that the member could not read, and that a verifier has not been through since.
     pub unread: RefCell<Spans>,
     cause: Cell<Option<Cause>>,
@@ -78,6 +80,7 @@ impl Member {
             content: Cell::new(content_in(state, content)),
             asked: RefCell::default(),
             verified: RefCell::default(),
+            alike: RefCell::default(),
             unread: RefCell::default(),
             cause: Cell::default(),
             detail: RefCell::default(),
@@ -138,6 +141,7 @@ impl Member {
     pub fn begin_verification(&self) {
         self.asked.borrow_mut().clear();
         self.verified.borrow_mut().clear();
+        self.alike.borrow_mut().clear();
     }
 
     /// Records that a verifier is asked to scan a range.
@@ -147,9 +151,28 @@ impl Member {
 
     /// Records that a verifier has been through a range. A pass that began before the resync did not see the member.
     pub fn note_verified(&self, range: ByteRange) {
-        let asked = self.asked.borrow().within(range);
-        let counted = if seeded::on(Bug::EarlierPassCounts) { vec![range] } else { asked };
-        counted.into_iter().for_each(|part| self.verified.borrow_mut().add(part));
+        self.counted(range).into_iter().for_each(|part| self.verified.borrow_mut().add(part));
+    }
+
+    /// Records that a verifier has found the right bytes on the member, or has restored them, in the part of a range that the
+    /// member can read.
+    pub fn note_alike(&self, range: ByteRange) {
+        let mut alike = self.alike.borrow_mut();
+        self.counted(range).into_iter().for_each(|part| alike.add(part));
+        let unread = self.unread.borrow().within(range);
+        unread.into_iter().for_each(|part| alike.remove(part));
+    }
+
+    /// Returns the parts of a range in which the member needs no copy: it has the right bytes, and gets each new write.
+    pub fn alike(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.alike.borrow().within(range)
+    }
+
+    fn counted(&self, range: ByteRange) -> Vec<ByteRange> {
+        match seeded::on(Bug::EarlierPassCounts) {
+            true => vec![range],
+            false => self.asked.borrow().within(range),
+        }
     }
 
     /// Returns the parts of a range that no verifier has been through since the running resync began.

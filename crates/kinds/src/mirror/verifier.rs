@@ -1,12 +1,12 @@
 //! The commands of a device above that verifies bytes: wrong copies, ranges in which copies may differ, and ranges that it
-//! has verified. The mirror chooses no copy beneath it: a region of a member that returns is copied after the verifier has
-//! been through the region and has restored wrong copies.
+//! has verified. The mirror chooses no copy beneath it: a member that returns gets a region after the verifier has been
+//! through the region and has restored wrong copies. Only the parts without a verdict of the verifier are copied.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::control::copies::{Changed, Numbers, Pending, Ranges, Verified, Wrong};
+use block::control::copies::{Changed, Numbers, Pending, Ranges, Verdict, Verified, Wrong};
 use block::control::{Cause, Command, Nothing, Reply, Verb};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
@@ -134,10 +134,17 @@ impl Inner {
     }
 
     /// Records that a verifier has read all copies of a range, and has restored the wrong ones.
-    pub(super) async fn verified(self: &Rc<Self>, range: ByteRange) -> Result<()> {
+    pub(super) async fn verified(
+        self: &Rc<Self>,
+        range: ByteRange,
+        verdict: Verdict,
+    ) -> Result<()> {
         self.verification.differing.borrow_mut().remove(range);
         for (index, member) in self.members.iter().enumerate() {
             member.note_verified(range);
+            if verdict.alike && self.answers_verifier(index) && !seeded::on(Bug::AlikeCopied) {
+                member.note_alike(range);
+            }
             let unread = member.unread.borrow().within(range);
             member.unread.borrow_mut().remove(range);
             // A block that the member cannot read was not restored, and the other copies of it are right by now.
@@ -149,7 +156,7 @@ impl Inner {
             self.end_wait();
         }
         for member in self.members.iter().filter(|member| member.takes_writes()) {
-            let command = Command::new::<Verified>(Nothing {}).at(range);
+            let command = Command::new::<Verified>(verdict).at(range);
             ask_redundant::<Verified>(&member.lower, command).await?;
         }
         Ok(())

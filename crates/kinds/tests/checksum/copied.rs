@@ -41,7 +41,7 @@ pub struct Copied {
     pub unverified: Cell<u32>,
     /// Ranges in which copies may differ.
     pub pending: RefCell<Vec<ByteRange>>,
-    pub verified: RefCell<Vec<ByteRange>>,
+    pub verified: RefCell<Vec<(ByteRange, bool)>>,
     /// The copies that were reported as wrong, with the number of their block.
     pub wrong: RefCell<Vec<(u64, u32)>>,
     /// The copies that were restored, with the number of their block.
@@ -155,8 +155,8 @@ impl block::Core for Copied {
             let all = self.pending.borrow().clone();
             let inside = all.into_iter().filter_map(|one| one.intersect(range));
             Ok(Reply::of::<Pending>(Ranges::of(inside.collect(), None)))
-        } else if command.is::<Verified>() {
-            self.verified.borrow_mut().push(range);
+        } else if let Some(verdict) = command.args::<Verified>() {
+            self.verified.borrow_mut().push((range, verdict.alike));
             Ok(Reply::of::<Verified>(Nothing {}))
         } else if let Some(numbers) = command.args::<Wrong>() {
             self.wrong.borrow_mut().push((range.start() / BLOCK_BYTES, numbers.copies));
