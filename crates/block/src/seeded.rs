@@ -387,6 +387,16 @@ bugs! {
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
     LaggingCountsDivided = "261",
+    /// 286 a vault reads its log from one copy of a redundant disk
+    LogOfOneCopy = "286",
+    /// 287 the newest superblock or root is looked for on one copy of a redundant disk
+    NewestOfOneCopy = "287",
+    /// 288 a page of a vault is read from one copy of a redundant disk
+    PageOfOneCopy = "288",
+    /// 289 wrong copies of metadata are not restored
+    CopyNotRestored = "289",
+    /// 290 a vault that is opened read-only restores wrong copies of its superblock and log
+    RestoredReadOnly = "290",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -15,12 +15,14 @@
 //! | `home/` | the objects of a device: their room, their state in labels, their life |
 //! | `alloc.rs` | block map and free-space allocator, a service over a vault |
 //! | `inspect.rs` | inspection of every copy of a disk's label |
+//! | `copies.rs` | reads from any copy of a redundant device |
 //! | `io.rs` | requests to the disks that hold labels and vaults |
 
 #![forbid(unsafe_code)]
 
 pub mod alloc;
 mod codec;
+mod copies;
 pub mod home;
 mod inspect;
 pub mod io;

@@ -8,6 +8,7 @@
 mod battery;
 mod bench;
 mod commands;
+pub mod copied;
 mod copies;
 mod kept;
 pub mod nbd;

@@ -3,7 +3,7 @@
 use block::{Env, Lower, Result};
 
 use super::Journal;
-use super::open::recover;
+use super::open::ring_root;
 use super::part::Part;
 use super::record::{Record, read_data};
 use super::root::Wrong;
@@ -58,7 +58,7 @@ impl Journal {
         }
         check_device(lower, base, root.ring.bytes())?;
         let ring = RingDevice { lower: lower.clone(), base: base + RING_START, ring: root.ring };
-        let recovered = recover(env, &ring, &root).await?;
+        let recovered = ring.recover(env, ring_root(&root), false).await?;
         let verdict = &recovered.verdict;
         if let Some(Damage::Missing { number, flushed }) = verdict.damage {
             findings.note_damage(format!(
@@ -77,7 +77,7 @@ impl Journal {
             };
             let record = Record::new(head, parts, None);
             for stored in &record.parts {
-                if read_data(env.pool(), &ring, stored).await?.is_some() {
+                if read_data(env.pool(), &ring, stored, false).await?.is_some() {
                     continue;
                 }
                 if number > verdict.flushed {

@@ -235,7 +235,7 @@ impl Journal {
         let Some((stored, in_memory)) = found else { return Ok(None) };
         let data = match in_memory {
             Some(data) => Some(Some(data)),
-            None => read_data(inner.env.pool(), &inner.ring, &stored).await?,
+            None => read_data(inner.env.pool(), &inner.ring, &stored, false).await?,
         };
         let Some(data) = data else {
             if inner.records.borrow().get(record).is_none() {

@@ -134,7 +134,7 @@ impl Replay<'_> {
     async fn load(&mut self, record: &Record, is_flushed: bool) -> Result<Option<Payload>> {
         let mut payload = Vec::new();
         for stored in &record.parts {
-            let read = read_data(self.env.pool(), self.ring, stored).await?;
+            let read = read_data(self.env.pool(), self.ring, stored, true).await?;
             let (part, range) = (&stored.part, stored.part.range);
             let data = match read {
                 Some(data) => data,
@@ -221,15 +221,17 @@ impl Journal {
         target: Rc<dyn InPlace>,
     ) -> Result<(Self, Opened)> {
         let slots = Slots::new(env, lower, base);
-        let (root, slot) = slots.read().await?.newest(lower.name())?;
+        let found = slots.read().await?;
+        let (root, slot) = found.newest(lower.name())?;
         check_root(&root, options, lower)?;
         check_device(lower, base, root.ring.bytes())?;
         let buffers = env.pool().reserve_until_drop(Self::standing_bytes(root.ring.bytes()))?;
+        slots.restore(&found, slot).await?;
         // Writes of an earlier process may still be in caches. A record that is found now must not vanish later.
         lower.flush().await?;
         let ring = RingDevice { lower: lower.clone(), base: base + RING_START, ring: root.ring };
         let placer = Placer::new(env, target);
-        let recovered = recover(env, &ring, &root).await?;
+        let recovered = ring.recover(env, ring_root(&root), true).await?;
         let mut replay = Replay {
             env,
             ring: &ring,
@@ -270,16 +272,9 @@ impl Journal {
     }
 }
 
-fn ring_root(root: &Root) -> RingRoot {
+/// Returns the state of the ring behind a root.
+pub(super) fn ring_root(root: &Root) -> RingRoot {
     RingRoot { tail: root.tail, flushed: root.tail.number - 1 }
-}
-
-/// Recovers the ring behind a root.
-///
-/// # Errors
-/// `Limit` without a buffer.
-pub(super) async fn recover(env: &Env, ring: &RingDevice, root: &Root) -> Result<Recovered> {
-    Log::recover(env, &ring.lower, ring.base, ring.ring, ring_root(root)).await
 }
 
 /// Returns the root of the opening that follows a recovery: behind everything that was found.

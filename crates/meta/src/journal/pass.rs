@@ -82,7 +82,7 @@ impl Inner {
             };
             self.placer.room(stored.part.payload_bytes()).await;
             if data.is_none() {
-                let read = read_data(self.env.pool(), &self.ring, &stored).await?;
+                let read = read_data(self.env.pool(), &self.ring, &stored, false).await?;
                 data = read.ok_or_else(|| {
                     let range = stored.part.range;
                     error!(Corrupt, "record {number} of the journal: damaged payload of {range}")

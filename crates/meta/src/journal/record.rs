@@ -62,7 +62,7 @@ impl Record {
 }
 
 /// Reads the data of a part from the ring, and verifies them. A part without data has none. Returns `None` if no copy of the
-/// ring has the right bytes.
+/// ring has the right bytes. If it `heals`, writes the right bytes over copies that differ: no task may write the ring then.
 ///
 /// # Errors
 /// `Limit` if the pool has no buffer of this length.
@@ -70,6 +70,7 @@ pub async fn read_data(
     pool: &BufPool,
     ring: &RingDevice,
     stored: &Stored,
+    heals: bool,
 ) -> Result<Option<Option<Buf>>> {
     let Stored { part, offset } = stored;
     if part.kind != PartKind::Data {
@@ -78,7 +79,10 @@ pub async fn read_data(
     let (len, padded) = (part.range.len() as usize, part.payload_bytes() as usize);
     let into = pool.scratch(padded).await?;
     let is_right = |bytes: &[u8]| data_checksum(&bytes[..len]) == part.checksum;
-    let has_right = ring.read(*offset, &into, is_right).await;
+    let has_right = match heals {
+        true => ring.read_and_restore(*offset, &into, is_right).await,
+        false => ring.read(*offset, &into, is_right).await,
+    };
     Ok(has_right.then(|| Some(into.slice(0..len))))
 }
 

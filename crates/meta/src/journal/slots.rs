@@ -1,8 +1,9 @@
 //! The two slots with the root, in front of the ring.
 
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Op, Result, error};
+use block::{ByteRange, Copies, Env, Error, ErrorKind, Lower, Op, Result, error};
 
 use super::root::{ROOT_BYTES, Root, Wrong};
+use crate::copies::Source;
 use crate::io::{all_of, write_all};
 use crate::ring::SECTOR_BYTES;
 
@@ -22,6 +23,8 @@ pub struct Slots<'s> {
 /// The content of both slots.
 pub struct Found {
     pub slots: [Result<Root, Wrong>; 2],
+    /// The copies of each slot that do not have its content.
+    wrong: [Copies; 2],
 }
 
 impl Found {
@@ -59,22 +62,39 @@ impl<'s> Slots<'s> {
         Self { env, lower, base }
     }
 
-    /// Reads both slots. A slot that cannot be read is damaged.
+    /// Reads both slots, each from all copies of the device. A slot that cannot be read is damaged.
     ///
     /// # Errors
     /// `Limit` if the pool has no buffer.
     pub async fn read(&self) -> Result<Found> {
-        Ok(Found { slots: [self.read_slot(0).await?, self.read_slot(1).await?] })
+        let ((one, wrong_one), (two, wrong_two)) =
+            (self.read_slot(0).await?, self.read_slot(1).await?);
+        Ok(Found { slots: [one, two], wrong: [wrong_one, wrong_two] })
     }
 
-    async fn read_slot(&self, slot: u64) -> Result<Result<Root, Wrong>> {
-        let at = self.base + slot * ROOT_BYTES as u64;
-        let range = ByteRange::new(at, ROOT_BYTES as u64).expect("a slot has bytes");
+    /// Reads a slot from all copies of the device. Returns its newest root, and the copies that do not have it.
+    async fn read_slot(&self, slot: usize) -> Result<(Result<Root, Wrong>, Copies)> {
         let into = self.env.pool().wait_for(ROOT_BYTES).await?;
-        Ok(match self.lower.read(range, into).await {
-            Ok(bytes) => Root::decode(&bytes.read()),
-            Err(error) => Err(Wrong::Damaged(error.to_string())),
-        })
+        let read = self.source(slot).newest(&into, Root::decode, |root| root.sequence).await;
+        Ok(read.unwrap_or_else(|error| (Err(Wrong::Damaged(error.to_string())), Copies::NONE)))
+    }
+
+    fn source(&self, slot: usize) -> Source<'_> {
+        Source::new(self.lower, self.base + (slot * ROOT_BYTES) as u64, ROOT_BYTES)
+    }
+
+    /// Writes the root of slot `slot` over the copies that do not have it.
+    ///
+    /// # Errors
+    /// `Limit` if the pool has no buffer.
+    pub async fn restore(&self, found: &Found, slot: usize) -> Result<()> {
+        if let Ok(root) = &found.slots[slot] {
+            let buf = self.env.pool().wait_for(ROOT_BYTES).await?;
+            buf.write().copy_from_slice(&root.encode());
+            // Both slots are written again at the end of the opening.
+            let _ = self.source(slot).restore(&buf, found.wrong[slot]).await;
+        }
+        Ok(())
     }
 
     /// Writes a root to both slots, first to slot `first`, with a flush after each.

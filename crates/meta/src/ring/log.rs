@@ -1,31 +1,15 @@
-//! The I/O of a ring: recovery of its records, appending of new ones, flushes, and the proof of flushed numbers.
+//! The I/O of an open ring: appending of records, flushes, and the proof of flushed numbers.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use block::env::Mono;
 use block::seeded::{self, Bug};
-use block::{
-    Buf, ByteRange, Child, Copies, Env, Error, Lower, Mutex, Notify, Op, Patience, Result, all,
-    error,
-};
+use block::{Buf, Child, Env, Error, Lower, Mutex, Notify, Patience, Result, all, error};
 
-use super::{
-    Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES, Survey, Verdict,
-};
-use crate::io::{step, write_all};
-
-/// Bytes that a recovery reads at once.
-const READ_BYTES: u64 = 1 << 20;
-
-/// The result of reading a ring.
-pub struct Recovered {
-    /// The records that count, damage, and the positions.
-    pub verdict: Verdict,
-    /// The encoded items of all records that may count, by the offset of the record. No two begin at one place.
-    pub items: BTreeMap<u64, Vec<u8>>,
-}
+use super::{Full, Head, Position, RECORD_HEADER_BYTES, Ring, Room, Root, SECTOR_BYTES};
+use crate::io::write_all;
 
 /// The records of a ring, which begins at a byte of a device.
 pub struct Log {
@@ -88,94 +72,7 @@ impl Appended {
     }
 }
 
-/// The search for the records of a ring on a device.
-struct Search<'s> {
-    env: &'s Env,
-    lower: &'s Lower,
-    base: u64,
-    survey: Survey,
-    /// The items of each record that was found, by its offset.
-    found: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Search<'_> {
-    /// Reads the ring, or one copy of it. Returns whether the device below has that copy.
-    async fn run(&mut self, only: Option<usize>) -> Result<bool> {
-        let step = (step(self.lower) - step(self.lower) % SECTOR_BYTES) as u64;
-        let avoid = only.map_or(Copies::NONE, Copies::all_but);
-        while let Some((place, len)) = self.survey.wanted() {
-            let len = len.min(READ_BYTES).min(step);
-            let range = ByteRange::new(self.base + place, len).expect("a wanted part has bytes");
-            let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
-            if only.is_some_and(|copy| !done.copies().has(copy)) {
-                return Ok(false);
-            }
-            let mut keep = |head: &Head, items: &[u8]| {
-                self.found.insert(head.at.offset, items.to_vec());
-            };
-            match done.into_buf() {
-                Ok(buf) => self.survey.feed(&buf.read(), &mut keep),
-                Err(_) => self.survey.feed(&vec![0; len as usize], &mut keep),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether a copy of the ring has the record that follows the end of the log.
-    async fn goes_on(&self, copy: usize, end: &Position) -> Result<bool> {
-        let ring = &self.survey.ring;
-        let avoid = Copies::all_but(copy);
-        let mut bytes = Vec::new();
-        let longest = ring.record_bytes_max().min(step(self.lower) as u64);
-        for (place, len) in ring.parts(end.offset, longest).into_iter().filter(|it| it.1 > 0) {
-            let range = ByteRange::new(self.base + place, len).expect("a part has bytes");
-            let into = self.env.buf(len as usize)?;
-            let done = self.lower.call(Op::Read { range, into, avoid, last_resort: false }).await;
-            if !done.copies().has(copy) {
-                return Ok(false);
-            }
-            match done.into_buf() {
-                Ok(buf) => bytes.extend_from_slice(&buf.read()),
-                Err(_) => return Ok(false),
-            }
-        }
-        let is_next = |head: &Head| head.at.number == end.number && head.at.opening >= end.opening;
-        Ok(Head::decode(ring, &bytes).is_ok_and(|(head, _)| is_next(&head)))
-    }
-}
-
 impl Log {
-    /// Reads the ring at byte `base` of `lower`, and judges its records. A part that cannot be read has no records.
-    ///
-    /// # Errors
-    /// `Limit` without a buffer.
-    pub async fn recover(
-        env: &Env,
-        lower: &Lower,
-        base: u64,
-        ring: Ring,
-        root: Root,
-    ) -> Result<Recovered> {
-        let mut search =
-            Search { env, lower, base, survey: Survey::new(ring, root), found: BTreeMap::new() };
-        search.run(None).await?;
-        let mut verdict = search.survey.clone().judge_for_owner();
-        // A redundant device below may have what is missing in another copy.
-        let copies = lower.info().copies;
-        let others = if copies > 1 { copies as usize } else { 0 };
-        for copy in 0..others {
-            // Damage may also look like the end of the log.
-            if verdict.damage.is_some() || search.goes_on(copy, &verdict.end).await? {
-                search.survey.again();
-                if search.run(Some(copy)).await? {
-                    verdict = search.survey.clone().judge_for_owner();
-                }
-            }
-        }
-        Ok(Recovered { verdict, items: search.found })
-    }
-
     /// Creates the log of an opening. Its owner has a reserve in the buffer pool for the records in flight. Its first record is at the tail of `root`, which is flushed before that record is
     /// written.
     pub fn new(

@@ -7,21 +7,24 @@
 //! | `room.rs` | the free space of a ring, and the positions of new records |
 //! | `survey.rs` | the search for records in the sectors of a ring |
 //! | `verdict.rs` | the records that count, the end of the log, and damage |
-//! | `log.rs` | the I/O: recovery, new records, flushes |
+//! | `recover.rs` | the I/O of a recovery |
+//! | `log.rs` | the I/O of an open ring: new records, flushes |
 //! | `read.rs` | reads of payload |
 
 mod item;
 mod log;
 mod read;
 mod record;
+mod recover;
 mod room;
 mod survey;
 mod verdict;
 
 pub use item::{ITEM_HEADER_BYTES, Item, MustKnow, encode_item, items};
-pub use log::{Appended, Log, Numbers, Recovered};
+pub use log::{Appended, Log, Numbers};
 pub use read::RingDevice;
 pub use record::{Head, RECORD_HEADER_BYTES, RECORD_MAGIC, Wrong, record_checksum};
+pub use recover::Recovered;
 pub use room::{Full, Room};
 pub use survey::Survey;
 pub use verdict::{Damage, Verdict};

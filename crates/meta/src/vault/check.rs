@@ -4,6 +4,7 @@ use block::Result;
 
 use super::entry::ObjectKind;
 use super::number::{self, PageNumber};
+use super::replicas::PageOfCopy;
 use super::{Bitmap, Log, ObjectId, Vault};
 
 /// Maximum number of faults that a check of a vault describes; further faults are only counted.
@@ -21,7 +22,8 @@ pub struct Findings {
     pub wrong: Vec<String>,
     /// Number of all faults, including those that are not described.
     pub count: u64,
-    /// Whether no data are lost: each page that is damaged on one copy of the vault is intact on another copy.
+    /// Whether no data are lost: each page that is damaged on one copy of the vault, or on one copy of a redundant disk, is
+    /// intact on another copy.
     pub repairable: bool,
 }
 
@@ -92,15 +94,20 @@ impl Vault {
             Err(_) => return Ok(()),
         };
         findings.pages += 1;
-        let mut right = 0;
+        let (mut right, mut has_any) = (0, false);
         for copy in inner.replicas.current() {
             match inner.replicas.page_of(copy, number, &pointer).await {
-                Ok(Ok(_)) => right += 1,
-                Ok(Err(words)) => findings.note(format!("{} on {words}", number::describe(number))),
+                Ok(PageOfCopy { page, wrong }) => {
+                    right += usize::from(page.is_some() && wrong.is_none());
+                    has_any |= page.is_some();
+                    if let Some(words) = wrong {
+                        findings.note(format!("{} on {words}", number::describe(number)));
+                    }
+                }
                 Err(error) => findings.note(format!("{}: {error}", number::describe(number))),
             }
         }
-        if right == 0 {
+        if !has_any {
             findings.repairable = false;
         } else if right < inner.replicas.current().len() {
             inner.tree.note_mend(number);

@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Child, Lower, Op, Result, bail};
+use block::{Buf, ByteRange, Child, Lower, Op, Result, bail};
 
 use super::page::checksum;
 use super::record::{self, Change, Verb};
 use super::replay::Found;
 use super::{Inner, Transaction, Vault};
+use crate::copies::Source;
 
 /// Maximum number of reads in flight when data are verified.
 const READS_MAX: usize = 32;
@@ -150,16 +151,37 @@ impl Inner {
                     Err(_) => pool.wait_for(data.range.len() as usize).await?,
                 };
                 let read = place.lower.start(Op::read(data.range, into));
-                reads.push_back((*index, data.checksum, read));
+                reads.push_back((*index, (data.range, data.checksum), read));
                 ahead.next();
             }
-            let (index, expected, read) = reads.pop_front().expect("a read is in flight");
+            let (index, (range, expected), read) = reads.pop_front().expect("a read is in flight");
             let bytes = read.await.into_buf()?;
-            if checksum(&bytes.read()) != expected {
+            if checksum(&bytes.read()) != expected
+                && !self.restore_data(place, range, &bytes, expected).await?
+            {
                 return Ok(Some(index));
             }
         }
         Ok(beyond.map(|at| named[at].0))
+    }
+
+    /// Looks for the data on all copies of a redundant disk, and writes them over the copies that differ. Returns whether a copy
+    /// has them. A vault that is open for reading leaves the copies as they are, so the data do not count.
+    async fn restore_data(
+        &self,
+        place: &DataLower,
+        range: ByteRange,
+        into: &Buf,
+        expected: u64,
+    ) -> Result<bool> {
+        if self.read_only {
+            return Ok(false);
+        }
+        let source = Source::new(&place.lower, range.start(), into.len());
+        let found = source.right(into, |bytes| checksum(bytes) == expected).await?;
+        let Some(wrong) = found else { return Ok(false) };
+        source.restore(into, wrong).await?;
+        Ok(true)
     }
 }
 

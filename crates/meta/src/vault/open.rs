@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, bail, error};
+use block::{
+    ByteRange, Copies, Env, Error, ErrorKind, Lower, Mutex, Notify, Op, Result, bail, error,
+};
 
 use super::checkpoint::WINDOW;
 use super::commit::Commits;
@@ -22,6 +24,7 @@ use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use super::tree::{READS_MAX, Tree};
 use super::{Inner, Vault};
 use crate::Uuid;
+use crate::copies::Source;
 use crate::io::{all_of, write_all};
 
 /// Sizes for the format of a new vault.
@@ -85,23 +88,25 @@ impl Default for Options {
 struct AreaContent {
     superblock: Superblock,
     slot: usize,
+    /// The copies of the disk, if it is redundant, that do not have this superblock.
+    wrong: Copies,
 }
 
-/// Returns the newest superblock on the disk `lower`; `None` if both slots have no superblock.
+/// Returns the newest superblock on the disk `lower`; `None` if both slots have no superblock. Reads each slot from all copies
+/// of a redundant disk: the newest superblock may be damaged on one of them, or missing after an unclean stop.
 async fn look(env: &Env, lower: &Lower) -> Result<Option<AreaContent>> {
     check_disk(lower)?;
     let mut best: Option<AreaContent> = None;
     let mut damage = None;
     for (slot, at) in SUPERBLOCKS.into_iter().enumerate() {
-        let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a slot has bytes");
         let into = env.pool().wait_for(PAGE_BYTES).await?;
-        let bytes = lower.read(range, into).await?;
-        let decoded = Superblock::decode(&bytes.read());
+        let source = Source::new(lower, at, PAGE_BYTES);
+        let (decoded, wrong) = source.newest(&into, Superblock::decode, Superblock::age).await?;
         match decoded {
             Ok(superblock) => {
-                let newer = |best: &AreaContent| best.superblock.sequence < superblock.sequence;
+                let newer = |best: &AreaContent| best.superblock.age() < superblock.age();
                 if best.as_ref().is_none_or(newer) {
-                    best = Some(AreaContent { superblock, slot });
+                    best = Some(AreaContent { superblock, slot, wrong });
                 }
             }
             Err(Wrong::NoMagic) => {}
@@ -258,6 +263,9 @@ impl Inner {
         self.read_directory().await?;
         let mut found = replay::find(&self.replicas).await?;
         self.drop_unwritten(&mut found).await?;
+        if !self.read_only || seeded::on(Bug::RestoredReadOnly) {
+            replay::restore(&self.replicas, &found).await?;
+        }
         self.replay(&found).await?;
         self.commits.continue_at(found.end);
         self.directory.borrow_mut().count_free()?;
@@ -382,6 +390,13 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
             trouble.join("; ")
         );
     }
+    if !options.read_only || seeded::on(Bug::RestoredReadOnly) {
+        for (lower, seen) in lowers.iter().zip(&seen) {
+            if let (Some(lower), Some(seen)) = (lower, seen) {
+                restore(env, lower, seen).await?;
+            }
+        }
+    }
     let here = |(copy, (lower, seen)): (usize, (Option<Lower>, Option<AreaContent>))| {
         let counts = current(copy) && seen.is_some();
         let standing = if counts { CopyState::Current } else { CopyState::Behind };
@@ -392,9 +407,18 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
     Ok(Replicas::new(env, &newest, members))
 }
 
+/// Writes a superblock over the copies of its disk that do not have it.
+async fn restore(env: &Env, lower: &Lower, seen: &AreaContent) -> Result<()> {
+    let buf = env.pool().wait_for(PAGE_BYTES).await?;
+    buf.write().copy_from_slice(&seen.superblock.encode());
+    // A copy that cannot be written is asked again by the next opening.
+    let _ = Source::new(lower, SUPERBLOCKS[seen.slot], PAGE_BYTES).restore(&buf, seen.wrong).await;
+    Ok(())
+}
+
 fn newest(seen: &[Option<AreaContent>]) -> Option<Superblock> {
     let all = seen.iter().flatten().map(|seen| &seen.superblock);
-    all.max_by_key(|superblock| (superblock.epoch.number, superblock.sequence)).cloned()
+    all.max_by_key(|superblock| superblock.age()).cloned()
 }
 
 fn check_newest(newest: &Superblock, lowers: &[Option<Lower>], options: &Options) -> Result<()> {

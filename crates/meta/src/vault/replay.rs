@@ -1,7 +1,9 @@
 //! Replay of the log of a vault after a crash: finds the valid records, and applies their changes.
 
+use std::collections::BTreeMap;
+
 use block::seeded::{self, Bug};
-use block::{ErrorKind, Lower, Result, bail, error};
+use block::{Copies, ErrorKind, Result, bail, error};
 
 use super::Inner;
 use super::commit::pieces;
@@ -13,38 +15,54 @@ use super::replicas::Replicas;
 use super::superblock::Position;
 use super::transaction::TRANSACTION_PAGES_MAX;
 use crate::Uuid;
+use crate::copies::Source;
 
 /// Maximum number of bytes of the log that one read fetches.
 const READ_BYTES: usize = 256 << 10;
 
-/// All bytes of the log on one copy of a vault.
-struct Ring(Vec<u8>);
+/// A place of a log: a copy of the vault, and one copy of its disk if the disk is redundant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    copy: usize,
+    below: Option<usize>,
+}
+
+/// All bytes of the log at one place.
+struct Ring {
+    bytes: Vec<u8>,
+    /// Whether all bytes are of this place. A redundant disk reads another copy if it cannot read the named one.
+    is_own: bool,
+}
 
 impl Ring {
-    async fn read(replicas: &Replicas, lower: &Lower) -> Result<Self> {
+    async fn read(replicas: &Replicas, place: Place) -> Result<Self> {
+        let lower = replicas.present(place.copy);
         let len = replicas.geometry().log_bytes as usize;
         let step = READ_BYTES.min(crate::io::step(lower));
-        let mut bytes = Vec::with_capacity(len);
-        while bytes.len() < len {
-            let part = step.min(len - bytes.len());
-            let at = LOG_START + bytes.len() as u64;
-            bytes.extend_from_slice(&replicas.read(lower, at, part).await?.read());
+        let mut ring = Self { bytes: Vec::with_capacity(len), is_own: place.below.is_some() };
+        while ring.bytes.len() < len {
+            let part = step.min(len - ring.bytes.len());
+            let at = LOG_START + ring.bytes.len() as u64;
+            let into = replicas.buf(part).await?;
+            let copies = Source::new(lower, at, part).read(&into, place.below).await?;
+            ring.is_own &= copies != Copies::NONE;
+            ring.bytes.extend_from_slice(&into.read());
         }
-        Ok(Self(bytes))
+        Ok(ring)
     }
 
     /// Returns the header and the changes of the record at offset `place` of the ring, if a valid record is there.
     fn record(&self, vault: Uuid, geometry: &Geometry, place: usize) -> Option<(Head, Vec<u8>)> {
-        let length = record::claimed_length(&self.0[place..])?;
+        let length = record::claimed_length(&self.bytes[place..])?;
         if length as u64 > geometry.record_bytes_max() {
             return None;
         }
-        let found = if place + length <= self.0.len() {
-            record::decode(vault, &self.0[place..place + length])
+        let found = if place + length <= self.bytes.len() {
+            record::decode(vault, &self.bytes[place..place + length])
                 .map(|(head, changes)| (head, changes.to_vec()))
         } else {
-            let mut whole = self.0[place..].to_vec();
-            whole.extend_from_slice(&self.0[..length - whole.len()]);
+            let mut whole = self.bytes[place..].to_vec();
+            whole.extend_from_slice(&self.bytes[..length - whole.len()]);
             record::decode(vault, &whole).map(|(head, changes)| (head, changes.to_vec()))
         };
         found.filter(|(head, _)| head.at.offset % geometry.log_bytes == place as u64)
@@ -68,6 +86,20 @@ impl Ring {
             }
         }
     }
+
+    /// Notes the records that this place lacks, if it is a copy of a redundant disk.
+    fn compare(&self, replicas: &Replicas, place: Place, found: &mut Found) {
+        let Some(below) = place.below.filter(|_| self.is_own) else { return };
+        let Geometry { log_bytes, .. } = replicas.geometry();
+        for (index, (head, _)) in found.records.iter().enumerate() {
+            let at = (head.at.offset % log_bytes) as usize;
+            let own = self.record(replicas.vault, &replicas.geometry(), at);
+            if own.is_none_or(|(own, _)| own != *head) {
+                let copies = found.lacking.entry((place.copy, index)).or_default();
+                *copies = copies.with(below);
+            }
+        }
+    }
 }
 
 /// The records of the log to replay, from its tail on, and the position of the next record to write.
@@ -76,6 +108,21 @@ pub(super) struct Found {
     pub end: Position,
     /// Highest number of a record that a superblock or a record of the log contains as flushed.
     pub flushed: u64,
+    /// Copies of redundant disks that lack records: the copy of the vault, the index of the record, and the copies of the
+    /// disk.
+    lacking: BTreeMap<(usize, usize), Copies>,
+}
+
+/// Returns the places of the log: the copies of the vault, and of a redundant disk each of its copies.
+fn places(replicas: &Replicas) -> Vec<Place> {
+    let of_copy = |copy: usize| {
+        let mut below: Vec<_> = Source::numbers(replicas.present(copy)).map(Some).collect();
+        if below.is_empty() || seeded::on(Bug::LogOfOneCopy) {
+            below = vec![None];
+        }
+        below.into_iter().map(move |below| Place { copy, below })
+    };
+    replicas.current().into_iter().flat_map(of_copy).collect()
 }
 
 /// Whether a record with the header `head` continues the log at `end`.
@@ -86,8 +133,8 @@ fn follows(head: &Head, end: &Position) -> bool {
     (at.offset, at.number, at.previous) == (offset, number, previous) && is_of_opening
 }
 
-/// Reads the logs on all current copies of a vault, and returns the records to replay. Leaves a copy with an unreadable
-/// log behind.
+/// Reads the logs on all current copies of a vault, and on all copies of redundant disks, and returns the records to
+/// replay. Leaves a copy with an unreadable log behind.
 ///
 /// The log ends at the first record that no copy has. Records behind this one may exist: their writes were in flight
 /// together with its write.
@@ -96,15 +143,21 @@ fn follows(head: &Head, end: &Position) -> bool {
 /// `Corrupt` if no copy has a record that was flushed; the read error of the last remaining copy.
 pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
     let end = replicas.durable.get().tail;
-    let mut found = Found { records: Vec::new(), end, flushed: replicas.flushed() };
+    let (flushed, lacking) = (replicas.flushed(), BTreeMap::new());
+    let mut found = Found { records: Vec::new(), end, flushed, lacking };
     let mut goes_on = true;
     while std::mem::take(&mut goes_on) {
-        for (turn, copy) in replicas.current().into_iter().enumerate() {
+        // The last pass compares each place with all records.
+        found.lacking.clear();
+        for (turn, place) in places(replicas).into_iter().enumerate() {
             let before = found.end.number;
-            match Ring::read(replicas, replicas.present(copy)).await {
-                Ok(ring) => ring.extend(replicas, &mut found),
+            match Ring::read(replicas, place).await {
+                Ok(ring) => {
+                    ring.extend(replicas, &mut found);
+                    ring.compare(replicas, place, &mut found);
+                }
                 Err(error) => {
-                    replicas.fail(copy, &error);
+                    replicas.fail(place.copy, &error);
                     if replicas.current().is_empty() {
                         return Err(error);
                     }
@@ -124,6 +177,28 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
         );
     }
     Ok(found)
+}
+
+/// Writes the records `found` to the copies of redundant disks that lack them. So the loss of another copy harms none of them.
+///
+/// # Errors
+/// `Limit` if the pool has no buffer.
+pub(super) async fn restore(replicas: &Replicas, found: &Found) -> Result<()> {
+    for ((copy, index), copies) in &found.lacking {
+        let Some((head, changes)) = found.records.get(*index) else { continue };
+        let len = record::padded(head.length as usize);
+        let buf = replicas.buf(len).await?;
+        let Head { at, flushed, changes: count, .. } = *head;
+        record::encode(replicas.vault, at, flushed, count, &[changes], &mut buf.write());
+        let to_end =
+            (replicas.geometry().log_bytes - at.offset % replicas.geometry().log_bytes) as usize;
+        let first = len.min(to_end) as u64;
+        let parts =
+            [(replicas.log_place(at.offset), first), (replicas.log_place(0), len as u64 - first)];
+        // A copy that cannot be written lacks the record until the next checkpoint.
+        let _ = Source { lower: replicas.present(*copy), parts }.restore(&buf, *copies).await;
+    }
+    Ok(())
 }
 
 impl Inner {

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Child, Copies, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
+use block::{Buf, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
 use super::geometry::{Geometry, LOG_START, SUPERBLOCKS};
 use super::number::{self, PageNumber};
 use super::page::{PAGE_BYTES, Page, Pointer};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use crate::Uuid;
+use crate::copies::Source;
 use crate::io::{all_of, write_all};
 
 /// State of a copy of a vault.
@@ -63,6 +64,23 @@ pub(super) struct Replicas {
     known: Cell<u32>,
     /// Lock that permits one write of superblocks at a time.
     turn: Mutex,
+}
+
+/// A page of one copy of a vault.
+pub(super) struct PageOfCopy {
+    /// The page, if the copy has it.
+    pub page: Option<Page>,
+    /// Description of the first wrong bytes. If there is a page too, another copy of a redundant disk has it.
+    pub wrong: Option<String>,
+}
+
+/// A superblock slot on one copy of a vault.
+#[derive(Default)]
+struct Slot {
+    /// The superblock of the slot.
+    found: Option<Superblock>,
+    /// The fault of the first bytes that were read, and whether they are zeros.
+    fault: Option<(Wrong, bool)>,
 }
 
 impl Replica {
@@ -205,27 +223,40 @@ impl Replicas {
             let lower = self.present(copy);
             let mut slots = Vec::new();
             for at in SUPERBLOCKS {
-                slots.push((at, self.read(lower, at, PAGE_BYTES).await?));
+                slots.push((at, self.slot_of(lower, at).await?));
             }
-            let found: Vec<_> =
-                slots.iter().map(|(at, bytes)| (at, Superblock::decode(&bytes.read()))).collect();
             // After the first superblock of a copy, its other slot is empty. From the second superblock on, both slots
             // are used.
-            let is_first =
-                !found.iter().flat_map(|(_, found)| found).any(|found| found.sequence > 1);
-            for ((at, found), (_, bytes)) in found.iter().zip(&slots) {
-                let why = match found {
-                    Err(Wrong::Damaged(why)) => why.as_str(),
-                    Err(Wrong::NoMagic) if bytes.read().iter().any(|byte| *byte != 0) => {
-                        "overwritten with other data"
-                    }
-                    Err(Wrong::NoMagic) if !is_first => "missing",
+            let found = slots.iter().filter_map(|(_, slot)| slot.found.as_ref());
+            let is_first = !found.into_iter().any(|found| found.sequence > 1);
+            for (at, Slot { fault, .. }) in &slots {
+                let why = match fault {
+                    Some((Wrong::Damaged(why), _)) => why.as_str(),
+                    Some((Wrong::NoMagic, false)) => "overwritten with other data",
+                    Some((Wrong::NoMagic, true)) if !is_first => "missing",
                     _ => continue,
                 };
                 damaged.push(format!("{} at {at}: {why}", lower.name()));
             }
         }
         Ok(damaged)
+    }
+
+    /// Reads the superblock slot at byte `at` of a disk: as the disk chooses, and if it is wrong, from its other copies.
+    async fn slot_of(&self, lower: &Lower, at: u64) -> Result<Slot> {
+        let into = self.env.pool().scratch(PAGE_BYTES).await?;
+        let mut slot = Slot::default();
+        let look = |bytes: &[u8], _| {
+            match Superblock::decode(bytes) {
+                Ok(superblock) => slot.found = Some(superblock),
+                Err(wrong) => {
+                    slot.fault.get_or_insert((wrong, bytes.iter().all(|byte| *byte == 0)));
+                }
+            }
+            slot.found.is_some()
+        };
+        Source::new(lower, at, PAGE_BYTES).until(&into, look).await?;
+        Ok(slot)
     }
 
     /// Marks copy `copy` of the vault as left behind because of `error`. No write may be acknowledged before the
@@ -269,14 +300,11 @@ impl Replicas {
         for turn in 0..current.len() {
             let copy = current[(turn + number as usize) % current.len()];
             match self.page_of(copy, number, pointer).await {
-                Ok(Ok(page)) => return Ok((page, turn > 0)),
-                Ok(Err(words)) => complaints.push(words),
+                Ok(PageOfCopy { page: Some(page), wrong }) => {
+                    return Ok((page, turn > 0 || wrong.is_some()));
+                }
+                Ok(PageOfCopy { page: None, wrong }) => complaints.extend(wrong),
                 Err(failed) => error = Some(failed),
-            }
-        }
-        for copy in current {
-            if let Some(page) = self.page_below(copy, number, pointer).await {
-                return Ok((page, true));
             }
         }
         match error {
@@ -289,8 +317,8 @@ impl Replicas {
         }
     }
 
-    /// Reads the version of page `number` that `pointer` names from one copy of the vault. If the copy has other bytes,
-    /// returns their description instead.
+    /// Reads the version of page `number` that `pointer` names from one copy of the vault. If its disk is redundant, and the
+    /// page differs, the other copies of the disk are asked.
     ///
     /// # Errors
     /// Errors of the disk of the copy.
@@ -299,38 +327,26 @@ impl Replicas {
         copy: usize,
         number: PageNumber,
         pointer: &Pointer,
-    ) -> Result<Result<Page, String>> {
+    ) -> Result<PageOfCopy> {
         let lower = self.present(copy);
         let at = self.geometry().home(number, pointer.home);
-        let bytes = self.read(lower, at, PAGE_BYTES).await?;
-        let page = Page::verify(&bytes.read(), number, pointer);
-        Ok(page.map_err(|words| format!("{}: {words}", lower.name())))
-    }
-
-    /// Reads the version of page `number` that `pointer` names from each copy that the lower with a copy of the vault has, if
-    /// it is redundant. Returns the first page that verifies.
-    async fn page_below(&self, copy: usize, number: PageNumber, pointer: &Pointer) -> Option<Page> {
-        let lower = self.present(copy);
-        let count = lower.info().copies.min(block::COPIES_MAX) as usize;
-        let at = self.geometry().home(number, pointer.home);
-        let range = ByteRange::new(at, PAGE_BYTES as u64).expect("a page has bytes");
-        for n in (0..count).filter(|_| count > 1) {
-            let into = self.env.pool().scratch(PAGE_BYTES).await.ok()?;
-            let read = Op::Read { range, into, avoid: Copies::all_but(n), last_resort: false };
-            let Ok(bytes) = lower.call(read).await.into_buf() else { continue };
-            let page = Page::verify(&bytes.read(), number, pointer);
-            if let Ok(page) = page {
-                return Some(page);
+        let into = self.env.pool().scratch(PAGE_BYTES).await?;
+        let mut found = PageOfCopy { page: None, wrong: None };
+        let look = |bytes: &[u8], _| {
+            match Page::verify(bytes, number, pointer) {
+                Ok(page) => found.page = Some(page),
+                Err(words) if found.wrong.is_some() => drop(words),
+                Err(words) => found.wrong = Some(format!("{}: {words}", lower.name())),
             }
-        }
-        None
+            found.page.is_some() || seeded::on(Bug::PageOfOneCopy)
+        };
+        Source::new(lower, at, PAGE_BYTES).until(&into, look).await?;
+        Ok(found)
     }
 
-    /// Reads `len` bytes at byte `at` of `lower`, the disk of a copy of the vault.
-    pub async fn read(&self, lower: &Lower, at: u64, len: usize) -> Result<Buf> {
-        let range = ByteRange::new(at, len as u64).expect("a read has bytes");
-        let into = self.env.pool().scratch(len).await?;
-        lower.read(range, into).await
+    /// Returns a buffer of `len` bytes.
+    pub async fn buf(&self, len: usize) -> Result<Buf> {
+        self.env.pool().scratch(len).await
     }
 
     /// Returns the address in bytes, on a copy of the vault, of offset `offset` of the log. The log is a ring, so

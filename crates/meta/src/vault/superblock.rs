@@ -163,6 +163,11 @@ pub fn superblock_checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Superblock {
+    /// Returns the age by which the newest superblock counts: the highest epoch, and within it the highest sequence.
+    pub fn age(&self) -> (u64, u64) {
+        (self.epoch.number, self.sequence)
+    }
+
     /// Encodes the superblock as the bytes of its slot.
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let epoch =

@@ -5,10 +5,11 @@ use std::rc::Rc;
 use block::ErrorKind;
 use meta::journal::{Findings, Journal, Loss, Options, RING_START};
 use sim::SimWorld;
+use testkit::copied::Copied;
 use testkit::recorded::{Disk, Trace};
 
 use crate::scene::{
-    Copied, DATA_START, Scene, Target, Way, block_on, blocks_of, expected, formatted, range_of,
+    DATA_START, Scene, Target, Way, block_on, blocks_of, expected, formatted, range_of,
 };
 
 /// Sectors of the ring of one step: the front of its record, and two parts.
@@ -208,25 +209,40 @@ fn journal_verifies_record_that_is_read_again() {
 }
 
 #[test]
-fn journal_reads_damaged_records_and_payload_from_other_copy() {
-    // Damage to the root, to the header of a flushed record, to payload of a flushed and of an unflushed record.
+fn journal_reads_damaged_roots_records_and_payload_from_other_copy() {
+    // Damage to a root, to both roots, to the header of a flushed record, to payload of a flushed and of an unflushed record.
     let ring = RING_START as usize;
-    for at in [70, ring + 50, ring + 4096, ring + 3 * SMALL_BYTES + 4096] {
+    let payload = ring + 3 * SMALL_BYTES + 4096;
+    for places in [&[70][..], &[70, 4096 + 70], &[ring + 50], &[ring + 4096], &[payload]] {
         for copy in 0..2 {
             let world = SimWorld::new(1);
             let one = four_records(&world);
             let image = one.bytes.borrow().clone();
-            let two = Disk::new(1, image, &Trace::default());
+            let two = Disk::new(1, image.clone(), &Trace::default());
             let disks = [one, two];
-            disks[copy].bytes.borrow_mut()[at] ^= 1;
+            places.iter().for_each(|at| disks[copy].bytes.borrow_mut()[*at] ^= 1);
+            let device = Copied::new(disks.clone());
             block_on(&world, async {
-                let (env, lower) = (world.env(), Copied(disks.clone()).lower());
+                let (env, lower) = (world.env(), device.lower());
+                let findings = Journal::check(&env, &lower, 0).await.unwrap();
+                assert!(!findings.is_damaged && findings.records == 4, "{findings:?}");
+                assert_eq!(device.restores.get(), 0, "a check writes nothing");
                 let target = Target::new(&env, &lower, DATA_START);
                 let opened = Journal::open(&env, &lower, 0, &Options::default(), target).await;
-                let (journal, opened) = opened.unwrap_or_else(|why| panic!("{at}, {copy}: {why}"));
-                assert_eq!((opened.records, opened.loss), (4, None), "{at}, {copy}");
+                let (journal, opened) =
+                    opened.unwrap_or_else(|why| panic!("{places:?}, {copy}: {why}"));
+                assert_eq!((opened.records, opened.loss), (4, None), "{places:?}, {copy}");
+                // The first read is of copy 0. Roots are read from both.
+                let is_noticed = copy == 0 || places[0] == 70;
+                if is_noticed && places[0] >= ring {
+                    assert!(
+                        disks[copy].bytes.borrow()[ring..ring + 0x8000]
+                            == image[ring..ring + 0x8000]
+                    );
+                    assert_eq!(device.restores.get(), 1, "{places:?}, {copy}");
+                }
                 let bytes = disks[1 - copy].bytes.borrow()[DATA_START as usize..].to_vec();
-                assert_eq!(bytes, blocks(&[1, 2, 3, 4]), "{at}, {copy}");
+                assert_eq!(bytes, blocks(&[1, 2, 3, 4]), "{places:?}, {copy}");
                 drop(journal);
             });
         }

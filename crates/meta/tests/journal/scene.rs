@@ -2,11 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::env::LocalFuture;
-use block::{Buf, ByteRange, ChildId, Core, Done, Env, Info, Lower, Op, Result, Started, error};
+use block::{Buf, ByteRange, Env, Lower, Op, Result, error};
 use meta::Uuid;
 use meta::journal::{InPlace, Journal, NewPart, Opened, Options, Part, PartKind, RING_START};
 use sim::SimWorld;
@@ -221,56 +220,4 @@ pub fn expected(ways: &[Way], steps: u64) -> Vec<u8> {
 /// Notes in a trace that a step is durable.
 pub fn note_durable(trace: &Trace, step: u64) {
     trace.note(Event::Answered(step));
-}
-
-/// A device that keeps two copies, each on a recorded disk.
-pub struct Copied(pub [Rc<Disk>; 2]);
-
-impl Core for Copied {
-    fn start(&self, op: &mut Op) -> Started {
-        let mut result = Ok(());
-        match op {
-            Op::Read { avoid, .. } => {
-                let copy = usize::from(avoid.has(0) && !avoid.has(1));
-                let used = avoid.with(copy);
-                result = self.start_on(copy, op);
-                if let Op::Read { avoid, .. } = op {
-                    *avoid = used;
-                }
-            }
-            Op::Write { range, data, .. } => {
-                for copy in 0..2 {
-                    let mut own = Op::write(*range, data.clone());
-                    result = result.and(self.start_on(copy, &mut own));
-                }
-            }
-            Op::WriteZeroes { range, .. } => {
-                let bytes = range.start() as usize..range.end() as usize;
-                self.0.iter().for_each(|disk| disk.bytes.borrow_mut()[bytes.clone()].fill(0));
-            }
-            Op::Flush | Op::Discard { .. } | Op::Status { .. } => {}
-        }
-        Started::Done(result)
-    }
-
-    fn poll(&self, _: ChildId, _: &mut Context<'_>) -> Poll<Done> {
-        unreachable!("everything is done at once")
-    }
-
-    fn abandon(&self, _: ChildId) {}
-}
-
-impl Copied {
-    fn start_on(&self, copy: usize, op: &mut Op) -> Result<()> {
-        match Core::start(&*self.0[copy], op) {
-            Started::Done(result) => result,
-            Started::Running(_) => unreachable!("everything is done at once"),
-        }
-    }
-
-    /// Returns a handle to the device.
-    pub fn lower(self) -> Lower {
-        let info = Info { copies: 2, ..self.0[0].lower().info().clone() };
-        Lower::new(Rc::new(self), 0, info, "two copies".into())
-    }
 }

@@ -90,8 +90,8 @@ fn log_space_is_free_only_when_record_with_tail_is_flushed() {
         log.flush().await.unwrap();
         assert!(!is_full() && log.numbers().tail == first.number);
         // The recovery begins at the tail in the record.
-        let lower = disk.lower();
-        let found = Log::recover(env, &lower, BASE, ring(Owner::Journal), root()).await.unwrap();
+        let device = RingDevice { lower: disk.lower(), base: BASE, ring: ring(Owner::Journal) };
+        let found = device.recover(env, root(), false).await.unwrap();
         let numbers: Vec<_> = found.verdict.records.iter().map(|head| head.at.number).collect();
         assert_eq!((numbers, found.verdict.damage), ((2..=8).collect(), None));
     });

@@ -12,6 +12,7 @@ use zerocopy::little_endian::U64;
 
 use crate::crashes::{Played, moments, some_cuts};
 use crate::scene::{self, DISK_BYTES, SMALL, block_on};
+use testkit::copied::Copied;
 use testkit::recorded::{Disk, Event, Fails, SECTOR, Trace};
 
 /// Bytes of a data block on the disk.
@@ -461,5 +462,41 @@ fn vault_keeps_first_posts_after_power_cut() {
     for apart in [false, true] {
         let states = every_cut(&play_posts(apart), look_at_posts);
         assert!(states > 300, "only {states} states");
+    }
+}
+
+/// Data of an unflushed record that are wrong on one copy of a redundant disk are taken from the other, and written again.
+#[test]
+fn vault_replay_restores_named_data_from_other_copy_of_disk() {
+    for wrong in 0..2 {
+        let (world, trace) = (SimWorld::new(1), Trace::default());
+        let env = world.env();
+        let disks = Disks::blank(true, &trace);
+        block_on(&world, async {
+            let vault = disks.create(&env).await;
+            for step in 1..4 {
+                post(&env, &disks, &vault, step).await;
+            }
+            drop(vault);
+            let one = &disks.0[1];
+            let both = [1, 2].map(|n| Disk::new(n, one.bytes.borrow().clone(), &trace));
+            both[wrong].bytes.borrow_mut()[2 * PLACE] ^= 1;
+            let device = Copied::new(both.clone());
+            let data = Lower::new(device.clone(), 1, device.lower().info().clone(), "data".into());
+            let open = async |options: &Options| {
+                let vault = vec![Some(disks.0[0].lower())];
+                let vault =
+                    Vault::open_with_data(&env, vault, data.clone(), options).await.unwrap();
+                let mut entries = [U64::ZERO; BLOCKS as usize];
+                map(&vault).get_many(0, &mut entries).await.unwrap();
+                entries.map(u64::from)
+            };
+            let read_only = open(&Options { read_only: true, ..SMALL }).await;
+            assert_eq!(device.restores.get(), 0);
+            // Without a write to the wrong copy, a later read could find it.
+            assert_eq!(read_only == [4, 2, 3], wrong == 1, "{read_only:?}");
+            assert_eq!(open(&SMALL).await, [4, 2, 3]);
+            assert!(wrong == 1 || *both[0].bytes.borrow() == *both[1].bytes.borrow());
+        });
     }
 }

@@ -11,6 +11,7 @@ mod golden;
 mod growth;
 mod model;
 mod objects;
+mod redundant;
 mod regions;
 mod regions_model;
 mod room;

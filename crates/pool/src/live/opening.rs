@@ -10,7 +10,7 @@ use block::{
 };
 use meta::Uuid;
 use meta::io::step;
-use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, Root as LogRoot};
+use meta::ring::{Damage, Head, Log, MustKnow, Position, Recovered, RingDevice, Root as LogRoot};
 
 use super::commit::{Commits, SUM_BYTES, checksums};
 use super::copies::{has_copies, read_right};
@@ -146,7 +146,7 @@ impl Pool {
             roots.repair(&superblock).await?;
         }
         let superblock = superblock.root;
-        let recovered = recover(env, lower, &geometry, &superblock).await?;
+        let recovered = recover(env, lower, &geometry, &superblock, !options.read_only).await?;
         let mut lost = recovered.verdict.damage.as_ref().map(lost);
         let is_read_only = options.read_only || lost.is_some() && !options.accept_loss;
         let options = Options { read_only: is_read_only, ..options };
@@ -199,13 +199,15 @@ async fn recover(
     lower: &Lower,
     geometry: &Geometry,
     superblock: &Superblock,
+    heals: bool,
 ) -> Result<Recovered> {
     let ring = superblock.ring().map_err(|why| error!(Corrupt, "the log of the pool: {why}"))?;
     let base = geometry.extent_start(superblock.log_extent);
     if base + superblock.log_bytes > geometry.far {
         bail!(Corrupt, "the log of the pool ends behind the pool");
     }
-    Log::recover(env, lower, base, ring, superblock.log_root).await
+    let device = RingDevice { lower: lower.clone(), base, ring };
+    device.recover(env, superblock.log_root, heals).await
 }
 
 fn lost(damage: &Damage) -> Lost {
