@@ -192,9 +192,7 @@ impl Members<'_> {
         }
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
         // Every disk beneath a member must have the record, because one disk may be an older image.
-        let oldest = self.found[n].oldest.as_ref();
-        let oldest = oldest.and_then(|state| Record::decode(&state.bytes).ok());
-        match own.is_some_and(has_it) && oldest.as_ref().is_some_and(has_it) {
+        match own.is_some_and(has_it) && self.oldest(n).as_ref().is_some_and(has_it) {
             true => MemberState::InSync,
             false => MemberState::Stale,
         }
@@ -216,10 +214,12 @@ impl Members<'_> {
             // The own record of an absent member counts when it comes back.
             return map;
         }
-        let Some(own) = self.counting(n, newest, own) else { return self.everything() };
-        map.unite(&says(own, &own.active));
-        if let Some(itself) = own.member(self.names[n]) {
-            map.unite(&says(own, &itself.missing));
+        let Some(counting) = self.counting(n, newest, own) else { return self.everything() };
+        for own in counting {
+            map.unite(&says(&own, &own.active));
+            if let Some(itself) = own.member(self.names[n]) {
+                map.unite(&says(&own, &itself.missing));
+            }
         }
         map
     }
@@ -239,16 +239,18 @@ impl Members<'_> {
         }
     }
 
-    /// Returns the own record of member `n`, if all disks beneath the member have the record, and the newest record
-    /// permits that the record is in these labels.
-    fn counting<'r>(
-        &self,
-        n: usize,
-        newest: &Record,
-        own: Option<&'r Record>,
-    ) -> Option<&'r Record> {
+    /// Returns the newest and the oldest own record on the disks beneath member `n`, if all these disks have a record, and the
+    /// newest record permits each in these labels. They differ after a write of the record that reached only some disks.
+    fn counting(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
         let known = newest.member(self.names[n])?;
-        own.filter(|own| self.found[n].everywhere && known.should_have(own.generation))
+        let all = [own?.clone(), self.oldest(n)?];
+        all.iter().all(|own| known.should_have(own.generation)).then_some(all)
+    }
+
+    /// Returns the oldest own record on the disks beneath member `n`; `None` if a disk has none.
+    fn oldest(&self, n: usize) -> Option<Record> {
+        let oldest = self.found[n].oldest.as_ref()?;
+        Record::decode(&oldest.bytes).ok()
     }
 
     fn everything(&self) -> Bitmap {

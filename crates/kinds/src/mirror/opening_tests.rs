@@ -493,8 +493,18 @@ fn mirror_opening_resyncs_all_regions_of_unexpected_member() {
     case.found[1] = found(None);
     assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
     // One of several disks with an older record.
-    case.found[1] = Found { everywhere: false, ..found(Some(&both(true))) };
+    let oldest = |record| Found {
+        everywhere: false,
+        oldest: Some(kept(record)),
+        ..found(Some(&both(true)))
+    };
+    case.found[1] = oldest(&older);
     assert_eq!(case.missing(), [map(&[]), Bitmap::all(10)]);
+    // The last record reached only some of several disks. The regions of both records count.
+    let mut last = both(true);
+    last.active = map(&[5]);
+    case.found[1] = oldest(&last);
+    assert_eq!(case.missing(), [map(&[]), map(&[1, 2, 5])]);
     // The operator had to trust one member.
     case.found = vec![found(Some(&newest)), found(Some(&both(true)))];
     case.found[0].present = false;
