@@ -385,6 +385,18 @@ bugs! {
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
     LaggingCountsDivided = "261",
+    /// 276 a graph opens a device with a state beneath a mirror although a disk of the device is absent
+    AbsentLowerOpened = "276",
+    /// 277 a graph goes on without a device if its disks hold the metadata of another device
+    ForeignStateSpared = "277",
+    /// 278 a mirror copies only the missed writes to a member with damaged metadata, once these are made anew
+    DamagedKept = "278",
+    /// 279 a mirror fails a member that cannot read the rest of a block for a write
+    PartFailsMember = "279",
+    /// 280 a write to a mirror locks only its own part of a block
+    PartLockedAlone = "280",
+    /// 281 a mirror does not count the blocks that a member could not read for a write
+    PartUncounted = "281",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
