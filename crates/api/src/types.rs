@@ -297,7 +297,8 @@ pub struct ScrubRequest {
 pub struct DiskRequest {
     /// Name of the device; or of the graph, if only one device in it has the member, or has members at all.
     pub of: String,
-    /// Name of the member: a disk of the spec, or the disk that the change adds to the spec.
+    /// Name of the member: a disk of the spec, or the disk that the change adds to the spec. For a replacement also a member
+    /// over one disk, or a disk beneath a member.
     pub member: String,
     /// The kind of change, with the path of the new disk.
     pub change: DiskChange,

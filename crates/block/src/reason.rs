@@ -89,6 +89,8 @@ reasons! {
         "The blocks of an encrypted disk are larger than the data units of the encryption.";
     CryptNoSlots, NotFound, "crypt.no-slots",
         "An encrypted disk has no key slots, and the disk is not new.";
+    StateForeign, Corrupt, "state.foreign",
+        "The disks below a device hold the metadata of another device.";
     VolumeGone, NotFound, "volume.gone",
         "The volume of this name was removed, and opening the name does not create it again.";
 }

@@ -397,6 +397,18 @@ bugs! {
     CopyNotRestored = "289",
     /// 290 a vault that is opened read-only restores wrong copies of its superblock and log
     RestoredReadOnly = "290",
+    /// 276 a graph opens a device with a state beneath a mirror although a disk of the device is absent
+    AbsentLowerOpened = "276",
+    /// 277 a graph goes on without a device if its disks hold the metadata of another device
+    ForeignStateSpared = "277",
+    /// 278 a mirror copies only the missed writes to a member with damaged metadata, once these are made anew
+    DamagedKept = "278",
+    /// 279 a mirror fails a member that cannot read the rest of a block for a write
+    PartFailsMember = "279",
+    /// 280 a write to a mirror locks only its own part of a block
+    PartLockedAlone = "280",
+    /// 281 a mirror does not count the blocks that a member could not read for a write
+    PartUncounted = "281",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -79,6 +79,9 @@ pub struct Found {
     pub everywhere: bool,
     /// Oldest state of the device on the present disks beneath the port; `None` if a present disk has no state.
     pub oldest: Option<StoredState>,
+    /// The error for which a device beneath the port did not open, although the devices above go on without it. The
+    /// port counts as absent.
+    pub closed: Option<Error>,
 }
 
 /// A state that a device wrote into labels before the graph was opened.

@@ -58,7 +58,12 @@ pub async fn check(
         let engine = doctor.engine();
         let asked = ask(doctor, &engine, newest, &node.name, places).await;
         engine.abandon();
-        found.extend(findings_of(&node.name, asked));
+        let absent = planned.nodes.iter().filter(|node| node.role == Role::Disk);
+        let absent =
+            absent.map(|disk| disk.name.as_str()).filter(|disk| !places.contains_key(*disk));
+        let without: Vec<_> = absent.chain([node.name.as_str()]).collect();
+        let spares = planned.only_on(&without).is_empty();
+        found.extend(findings_of(&node.name, spares, asked));
     }
     found
 }
@@ -109,8 +114,8 @@ async fn open(
     Ok((planned, labels))
 }
 
-/// Returns the findings about the object store of a device.
-fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
+/// Returns the findings about the object store of a device. `spares`: whether the devices above have all bytes without it.
+fn findings_of(device: &str, spares: bool, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> {
     let unseen = |why: &Error| {
         let why = why.clone().message_after("the state of the device was not checked");
         finding(device, Sort::Unchecked, Soundness::Sound, &why)
@@ -121,6 +126,12 @@ fn findings_of(device: &str, asked: Result<Answer, Vec<Error>>) -> Vec<Finding> 
         Ok(Err(error)) if error.kind() == ErrorKind::ReadOnly => Vec::new(),
         // The device does not open without a missing disk unless the operator decides so.
         Ok(Err(error)) if error.kind() == ErrorKind::Degraded => vec![unseen(&error)],
+        Ok(Err(error)) if spares => {
+            let why = error.message_after("the device cannot be opened; others have all its bytes");
+            let next =
+                format!("start with --degraded, and then cairn device replace {device} PATH");
+            vec![finding(device, Sort::DamagedObjects, Soundness::Repairable, &why.next(next))]
+        }
         Ok(Err(error)) => {
             let why = error.message_after("the state of the device cannot be opened");
             vec![finding(device, Sort::DamagedObjects, Soundness::Damaged, &why)]

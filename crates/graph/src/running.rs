@@ -1,5 +1,7 @@
 //! A graph with open devices, built from a plan.
 
+mod absence;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +20,7 @@ use kind::{DeviceConfig, Kind, Maker, MakerArgs, Value, parts};
 use crate::fusion::Fusion;
 use crate::labels::{self, DataSource, Labels, is_looked_at};
 use crate::live::open_all;
-use crate::spec::{Planned, PlannedNode};
+use crate::spec::{Planned, PlannedNode, Role};
 
 /// A graph with open devices. Its nodes belong to the engine with which it was built.
 pub struct Graph {
@@ -49,10 +51,31 @@ pub struct Member {
     made: Vec<NodeId>,
     /// The mapping of the data of a device with objects to its first lower.
     data: Option<Rc<Table>>,
+    /// The reason for which the disk or device counts as absent: its bytes cannot be used, and devices above go on without
+    /// them.
+    absence: Option<Error>,
+    /// Whether the device had been absent, and was made anew over bytes that do not count.
+    is_renewed: bool,
     body: Body,
 }
 
 impl Member {
+    /// Returns the member for a node of a plan, with these nodes of the engine, the top one last.
+    fn new(plan: &PlannedNode, made: Vec<NodeId>, body: Body, info: Info) -> Self {
+        Self {
+            name: plan.name.clone(),
+            kind: plan.kind,
+            lowers: plan.lowers.clone(),
+            info,
+            node: *made.last().expect("a new device has a node"),
+            made,
+            data: None,
+            absence: None,
+            is_renewed: false,
+            body,
+        }
+    }
+
     /// Returns the number of bytes of the label area before the data of a labelled disk; 0 for any other disk or
     /// device.
     pub fn label_bytes(&self) -> u64 {
@@ -138,17 +161,43 @@ pub struct Before<'b> {
 impl Building<'_> {
     /// Returns the store for the state of the stateful device `index`, with the hand-over of its predecessor if there
     /// is one.
-    fn kept(&self, index: usize) -> Rc<dyn StateStore> {
+    fn kept(&self, index: usize, made: &[Member]) -> Rc<dyn StateStore> {
         let node = &self.plan.nodes[index];
         let handover = self.handover(node);
-        match self.labels {
-            Some(labels) => labels.kept(self.plan, index, handover),
-            None => {
-                let mut none = NoStateStore::new(node.created && self.before.is_none());
-                none.handover = handover;
-                Rc::new(none)
+        let Some(labels) = self.labels else {
+            let mut none = NoStateStore::new(node.created && self.before.is_none());
+            none.handover = handover;
+            return Rc::new(none);
+        };
+        let mut kept = labels.kept(self.plan, index, handover);
+        for (port, lower) in node.lowers.iter().enumerate() {
+            let is_device = self.plan.nodes[*lower].role == Role::Device;
+            match &made[*lower] {
+                Member { absence: Some(why), .. } if is_device => kept.close(port, why.clone()),
+                Member { is_renewed: true, .. } => kept.forget(port),
+                _ => {}
             }
         }
+        if self.is_renewed(node, &kept) {
+            kept.accept_loss();
+        }
+        Rc::new(kept)
+    }
+
+    /// Whether the device `node` of the old graph was absent, and a disk beneath it is replaced by a new one. A device above
+    /// copies all bytes to it, so its own state may be made anew.
+    fn is_renewed(&self, node: &PlannedNode, kept: &dyn StateStore) -> bool {
+        let before = self.before.and_then(|before| before.graph.member(&node.name));
+        let was_absent = before.is_some_and(|before| before.absence.is_some());
+        was_absent && (0..node.lowers.len()).any(|port| kept.found(port).fresh)
+    }
+
+    /// Whether labels have a state of the device `index`, so that it is not made for the first time.
+    fn has_state(&self, index: usize, made: &[Member]) -> bool {
+        let kept = self.kept(index, made);
+        let found = (0..self.plan.nodes[index].lowers.len()).map(|port| kept.found(port));
+        let found: Vec<_> = found.collect();
+        found.iter().any(|found| found.state.is_some()) && !found.iter().all(|found| found.fresh)
     }
 
     /// Returns the configuration of the stateful device `node`. If a device of this name and kind ran in the old graph,
@@ -236,7 +285,9 @@ impl Graph {
         for (index, node) in plan.nodes.iter().enumerate().take(plan.known_nodes()) {
             let member = match building.staying(index) {
                 // The lowers may have other indices in this graph.
-                Some(member) => Member { lowers: node.lowers.clone(), ..member.clone() },
+                Some(member) => {
+                    Member { lowers: node.lowers.clone(), is_renewed: false, ..member.clone() }
+                }
                 None => self.make(&building, index).await.map_err(|error| error.at(&node.name))?,
             };
             if let Some(holder) = self.holder(&member) {
@@ -296,7 +347,8 @@ impl Graph {
         }
     }
 
-    async fn make(&self, building: &Building<'_>, index: usize) -> Result<Member> {
+    /// Opens a disk, or makes a device over its lowers.
+    async fn open(&self, building: &Building<'_>, index: usize) -> Result<Member> {
         let (plan, env) = (&building.plan.nodes[index], building.env);
         let below: Vec<NodeId> = plan.lowers.iter().map(|lower| self.nodes[*lower].node).collect();
         let making = |config| {
@@ -304,7 +356,7 @@ impl Graph {
             let around = plan.around.clone();
             MakerArgs { lowers, around, ..MakerArgs::new(config, env) }
         };
-        let mut data = None;
+        let (mut data, mut is_renewed) = (None, false);
         let (made, body, info) = match plan.kind.maker {
             Maker::Table(_) => self.table(plan)?,
             Maker::Hooks { make, .. } => {
@@ -320,13 +372,15 @@ impl Graph {
             }
             Maker::Stateful { make, .. } => {
                 let given = building.given(plan);
-                let state = building.kept(index);
+                let state = building.kept(index, &self.nodes);
                 let device = make(MakerArgs { state, ..making(&given) }).await?;
                 self.device(&plan.name, device, plan.needs, &below)?
             }
             Maker::Stored(stored) => {
                 let facts: Vec<_> = below.iter().map(|node| self.engine.info(*node)).collect();
-                let room = stored.room(plan.kind, &plan.given, &facts, building.kept(index))?;
+                let state = building.kept(index, &self.nodes);
+                is_renewed = building.is_renewed(plan, &*state);
+                let room = stored.room(plan.kind, &plan.given, &facts, state)?;
                 data = Some(Rc::new(room.data.clone()));
                 let parts = self.parts_of(plan, &room, &facts)?;
                 let lowers = parts.iter().map(|node| self.engine.lower(*node)).collect();
@@ -356,9 +410,9 @@ impl Graph {
                 (made, body, info)
             }
         };
-        let node = *made.last().expect("a new device has a node");
-        let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
-        Ok(Member { name, kind, lowers, info, node, made, data, body })
+        is_renewed |= plan.lowers.iter().any(|lower| self.nodes[*lower].is_renewed)
+            && !plan.kind.is_redundant(plan.lowers.len());
+        Ok(Member { data, is_renewed, ..Member::new(plan, made, body, info) })
     }
 
     /// Makes the member for a volume, which the set of volumes holds for the graph.
@@ -366,9 +420,8 @@ impl Graph {
         let held = building.volumes.hold_again(&plan.name).await?;
         let found = held.and_then(|held| Some((held.node()?.1, held)));
         let Some((node, held)) = found else { bail!(NotFound, "the volume is not open") };
-        let (name, kind, lowers) = (plan.name.clone(), plan.kind, plan.lowers.clone());
         let (info, body) = (self.engine.info(node), Body::Volume(held));
-        Ok(Member { name, kind, lowers, info, node, made: Vec::new(), data: None, body })
+        Ok(Member { made: Vec::new(), ..Member::new(plan, vec![node], body, info) })
     }
 
     fn hooks(&self, plan: &PlannedNode, hooks: Rc<dyn Hooks>, below: &[NodeId]) -> Result<Made> {

@@ -259,7 +259,7 @@ fn label_refuses_state_of_device_replaced_by_change() {
     let now = live.now();
     let mirror = now.planned.nodes.iter().position(|node| node.name == "m").unwrap();
     let labels = now.labels.as_ref().unwrap();
-    let kept = || labels.kept(&now.planned, mirror, None);
+    let kept = || Rc::new(labels.kept(&now.planned, mirror, None));
     let (before, after) = (kept(), kept());
     let write = |kept: &dyn StateStore, byte: u8| {
         let written = rig.world.block_on(kept.write(&[0], vec![byte])).unwrap();

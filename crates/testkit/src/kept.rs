@@ -176,6 +176,7 @@ impl Shelf {
             everywhere: newest.is_some() && states.iter().all(|state| *state == newest),
             oldest: oldest.cloned(),
             state: newest,
+            closed: None,
         }
     }
 

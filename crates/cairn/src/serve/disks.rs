@@ -7,6 +7,7 @@ use api::{Applied, DiskChange, DiskRequest};
 use block::units::format_exact;
 use doctor::Opening;
 use graph::Member;
+use graph::spec::Planned;
 use kind::Kind;
 
 use super::{Serving, live};
@@ -21,8 +22,9 @@ impl Serving {
     /// As [`Serving::apply`]. A disk with data is refused, unless the request permits to overwrite the data.
     pub async fn disk(&self, request: &DiskRequest) -> Result<Applied> {
         let turn = self.turn().await?;
-        let DiskRequest { member, change, .. } = request;
-        let device = self.device_of(request)?;
+        let change = &request.change;
+        let (device, request) = self.device_of(request)?;
+        let (request, member) = (&request, &request.member);
         let mut spec = self.spec.borrow().clone();
         let mut wipe = Vec::new();
         let edited = match change {
@@ -85,9 +87,9 @@ impl Serving {
             .next("a disk of that size at least")
     }
 
-    /// Returns the name of the device that a request is about. A new member has no path yet; so for an insert the
-    /// name of the graph stands for its only device with members.
-    fn device_of(&self, request: &DiskRequest) -> Result<String> {
+    /// Returns the name of the device that a request is about, and the request with the disk to replace as its member. A new
+    /// member has no path yet; so an insert may name the graph with only one device with members.
+    fn device_of(&self, request: &DiskRequest) -> Result<(String, DiskRequest)> {
         let DiskRequest { of, member, change, .. } = request;
         let now = self.live.now();
         let members = live::members(&now.graph);
@@ -99,13 +101,47 @@ impl Serving {
         if matches!(change, DiskChange::Insert(_)) {
             let unknown = || format!("no device {of} with members; {known}");
             let found = names::resolve_or_only(of, devices);
-            return found.map(|it| it.name.clone()).map_err(|why| why.refuse(of, unknown));
+            let found = found.map(|it| it.name.clone()).map_err(|why| why.refuse(of, unknown))?;
+            return Ok((found, request.clone()));
         }
         let word = format!("{of}/{member}");
         let unknown = || format!("no member {word}; {known}");
-        let found = names::resolve(&word, members);
-        found.map(|it| it.name.clone()).map_err(|why| why.refuse(&word, unknown))
+        if matches!(change, DiskChange::Remove) {
+            let found = names::resolve(&word, members).map(|it| it.name.clone());
+            let found = found.map_err(|why| why.refuse(&word, unknown))?;
+            return Ok((found, request.clone()));
+        }
+        let found = names::resolve(&word, disks_of(&now.planned, &members));
+        let (device, disks) = found.map_err(|why| why.refuse(&word, unknown))?;
+        match &disks[..] {
+            [disk] => Ok((device, DiskRequest { member: disk.clone(), ..request.clone() })),
+            disks => Err(failure!(
+                Usage,
+                "the member {member} of {device} has several disks: {}",
+                disks.join(", ")
+            )
+            .next(format!("name the disk to replace, as in {device}/{}", disks[0]))),
+        }
     }
+}
+
+/// Returns for each member of a graph its path, its device and the disks beneath it. A disk that is no member itself has a
+/// path of its own behind that of the member.
+fn disks_of(
+    planned: &Planned,
+    members: &[(names::Path, &Member)],
+) -> Vec<(names::Path, (String, Vec<String>))> {
+    let is_member = |disk: &String| members.iter().any(|(path, _)| path.last() == Some(disk));
+    let mut all = Vec::new();
+    for (path, device) in members {
+        let disks = path.last().map(|member| planned.beneath(member)).unwrap_or_default();
+        for disk in disks.iter().filter(|disk| !is_member(disk)) {
+            let below = [&path[..], std::slice::from_ref(disk)].concat();
+            all.push((below, (device.name.clone(), vec![disk.clone()])));
+        }
+        all.push((path.clone(), (device.name.clone(), disks)));
+    }
+    all
 }
 
 /// Returns the size in bytes of a file or block device; `None` if it cannot be opened.

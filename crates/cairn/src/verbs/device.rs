@@ -197,7 +197,8 @@ impl DiskArgs {
         }
         let member = &target.member.member;
         let has = |device: &DeviceStatus| device.members.iter().any(|one| one.name == *member);
-        let device = find(&client, has)?;
+        // The name may be that of a disk beneath a member.
+        let Ok(device) = find(&client, has) else { return Ok(Exit::Ok) };
         let device = target.watch(&client, device)?;
         target.judge(&device)
     }

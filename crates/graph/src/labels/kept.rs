@@ -80,6 +80,23 @@ impl LabelStateStore {
             on_failure: RefCell::default(),
         }
     }
+
+    /// Makes a port count as absent, because a device beneath it did not open, with this error.
+    pub fn close(&mut self, port: usize, error: Error) {
+        let found = &mut self.ports[port].found;
+        (found.present, found.closed) = (false, Some(error));
+    }
+
+    /// Forgets the states beneath a port: a device beneath it was made anew, over bytes that do not count.
+    pub fn forget(&mut self, port: usize) {
+        let found = &mut self.ports[port].found;
+        (found.state, found.oldest, found.everywhere) = (None, None, false);
+    }
+
+    /// Permits the device to go on without data that was durable and is missing.
+    pub fn accept_loss(&mut self) {
+        self.permits.loss = true;
+    }
 }
 
 fn port(device: &str, disks: &[DiskLabel]) -> Port {
@@ -109,6 +126,7 @@ pub(super) fn found(disks: &[DiskLabel], states: Vec<Option<StoredState>>) -> Fo
         everywhere: newest.is_some() && states.iter().all(is_newest),
         state: newest,
         oldest,
+        closed: None,
     }
 }
 

@@ -11,7 +11,7 @@
 //! | `open.rs` | the labels of an open graph |
 //! | `slot.rs` | writing the label of one disk |
 //! | `kept.rs` | the states of devices in labels |
-//! | `absent.rs` | the device that stands in for an absent disk |
+//! | `absent.rs` | the device in the place of an absent disk or device |
 //! | `overwritten.rs` | disks whose content must be copied again from other disks |
 //! | `raw.rs` | a raw disk that has a label |
 
@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 
 use meta::Machine;
 
+pub(crate) use absent::Absent;
 pub use diagnosis::{
     Case, DiskContent, DiskFacts, Facts, Finding, LostLabel, Waiver, counting, diagnose,
     duplicate_of, label_findings, newest, older, split_brain, split_brain_of,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, Handover, Result, StateStore, error};
+use block::{Env, Error, Handover, Result, error};
 use engine::{AnyDevice, NodeId};
 use kind::{Bytes, Kind};
 use meta::{Inspection, Label, PAST_MAX, Past, Store, Uuid};
@@ -652,16 +652,13 @@ impl Labels {
         let disk = self.disks.get(&node.name)?;
         Some(match &disk.open {
             Some(open) => DataSource::Here(open.device.clone(), open.node.id, disk.data_bytes),
-            None => {
-                let (info, name) = (node.info.clone(), node.name.clone());
-                DataSource::Absent(Rc::new(Absent { info, name }))
-            }
+            None => DataSource::Absent(Rc::new(Absent::disk(&node.name, node.info.clone()))),
         })
     }
 
     /// Returns the store that keeps the state of the device at node `index` of the plan in the labels of the disks
     /// beneath the device.
-    pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> Rc<dyn StateStore> {
+    pub fn kept(&self, planned: &Planned, index: usize, handover: Handover) -> LabelStateStore {
         let node = &planned.nodes[index];
         let is_written_anew = self.is_written_anew(planned, index);
         let is_new = !self.known.contains(&node.name);
@@ -682,7 +679,7 @@ impl Labels {
         let ports = node.lowers.iter().map(beneath).collect();
         let Opening { degraded, accept_loss: loss, .. } = self.opening;
         let permits = Permits { degraded, loss };
-        Rc::new(LabelStateStore::new(&node.name, is_new, permits, ports, handover))
+        LabelStateStore::new(&node.name, is_new, permits, ports, handover)
     }
 
     /// Whether all bytes that the device at node `index` shows are going to be written through the device, over the

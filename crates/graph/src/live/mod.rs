@@ -318,7 +318,7 @@ impl RunningGraph {
                 continue;
             }
             let kept: Rc<dyn StateStore> = match labels {
-                Some(labels) => labels.kept(planned, index, None),
+                Some(labels) => Rc::new(labels.kept(planned, index, None)),
                 None => Rc::new(NoStateStore::new(false)),
             };
             let done = prepare(&node.given, &self.env, kept).await;

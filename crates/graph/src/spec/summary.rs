@@ -50,8 +50,8 @@ impl Planned {
         self.nodes.iter().zip(lost).any(|(node, lost)| lost && node.name == device)
     }
 
-    /// Returns the names of the exports that would lack bytes without the disks `disks`, and of the top devices without
-    /// an export for which the same is true.
+    /// Returns the names of the exports that would lack bytes without the disks and devices `disks`, and of the top devices
+    /// without an export for which the same is true.
     pub fn only_on(&self, disks: &[&str]) -> Vec<&str> {
         let lost = self.lost(disks);
         let stood_on: BTreeSet<usize> =
@@ -63,15 +63,13 @@ impl Planned {
         self.lost_without(disks).into_iter().chain(tops.filter(is_shown)).collect()
     }
 
-    /// Returns for each node of the plan whether it would lack bytes without the disks `disks`.
-    fn lost(&self, disks: &[&str]) -> Vec<bool> {
+    /// Returns for each node of the plan whether it would lack bytes without the disks and devices `without`.
+    fn lost(&self, without: &[&str]) -> Vec<bool> {
         let mut lost: Vec<bool> = Vec::new();
         for node in &self.nodes {
             let below = node.lowers.iter().filter(|lower| lost[**lower]).count();
-            lost.push(match node.role {
-                Role::Disk => disks.contains(&node.name.as_str()),
-                Role::Device => below > node.kind.can_lack(node.lowers.len()),
-            });
+            let is_gone = without.contains(&node.name.as_str());
+            lost.push(is_gone || below > node.kind.can_lack(node.lowers.len()));
         }
         lost
     }

@@ -55,6 +55,15 @@ pub enum Mode {
     Journal(Journal),
 }
 
+impl Mode {
+    async fn close(&self) -> Result<()> {
+        match self {
+            Self::Regions(regions) => regions.close().await,
+            Self::Journal(journal) => journal.close().await,
+        }
+    }
+}
+
 /// The parts from which [`Core::open`] makes a device.
 pub struct Parts {
     /// Name of the device in the spec.
@@ -175,7 +184,14 @@ impl Core {
         if found < blocks {
             bail!(Invalid, "there are {found} checksums for the {blocks} blocks of {name}");
         }
-        let progress = Progress::open(objects.facts, blocks).await?;
+        let progress = match Progress::open(objects.facts, blocks).await {
+            Ok(progress) => progress,
+            Err(error) => {
+                // The graph may go on without the device, and then open it again.
+                let _ = mode.close().await;
+                return Err(error);
+            }
+        };
         let sums = Sums::new(device, &vault, objects.sums);
         let (tasks, job, env_of) = (TaskGroup::new(&env), progress.job(), env.clone());
         let buffers = env.pool().reserve_until_drop(COMPARE_BYTES as usize)?;
@@ -337,10 +353,7 @@ impl Core {
         let closing = self.tasks.close(|| self.begin_background()).await;
         let job_closing = inner.tasks.close(|| ()).await;
         let flushed = inner.flush().await;
-        let ended = match &inner.mode {
-            Mode::Regions(regions) => regions.close().await,
-            Mode::Journal(journal) => journal.close().await,
-        };
+        let ended = inner.mode.close().await;
         job_closing.done();
         closing.done();
         flushed.and(ended)

@@ -358,9 +358,13 @@ impl Inner {
     /// Carries out `op`, which changes bytes, on every member that takes writes.
     async fn change(&self, op: &Op) -> Result<()> {
         let range = op.range().expect("a request that changes bytes has a range");
+        let whole = match seeded::on(Bug::PartLockedAlone) {
+            true => range,
+            false => self.whole_blocks(range),
+        };
         let mut alone = match seeded::on(Bug::OverlapUnordered) {
             true => None,
-            false => Some(self.lock.lock(range, Mode::Exclusive).await),
+            false => Some(self.lock.lock(whole, Mode::Exclusive).await),
         };
         self.announce(range).await?;
         let done = self.to_all(op, &mut alone).await;
@@ -402,8 +406,8 @@ impl Inner {
     }
 
     /// Sends `op` to every member that takes writes, waits for all replies, and marks each member that fails as failed.
-    /// Succeeds if `op` succeeded on a member that stays in sync. `alone` is the lock of the range that `op` changes;
-    /// `None` for a flush.
+    /// Succeeds if `op` succeeded on a member that stays in sync. `alone` is the lock of the blocks that `op` changes;
+    /// `None` for a flush. A member that cannot read the rest of a block gets the block from another member first.
     pub(super) async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
@@ -415,11 +419,12 @@ impl Inner {
                 fan.add(index, self.deadline.guard(child));
             }
         }
-        let mut worked = Copies::NONE;
+        let (mut worked, mut unread) = (Copies::NONE, Copies::NONE);
         let mut failures = Vec::new();
         while let Some((index, answer)) = fan.next().await {
             match answer.map(|done| done.result) {
                 Ok(Ok(())) => worked = worked.with(index),
+                Ok(Err(error)) if self.may_mend(op, &error) => unread = unread.with(index),
                 Ok(Err(error)) => failures.push((index, self.failed(op, index, error))),
                 Err(late) => {
                     self.leave_late(index, op.verb().name(), late, alone);
@@ -427,12 +432,18 @@ impl Inner {
                 }
             }
         }
+        for index in (0..self.members.len()).filter(|index| unread.has(*index)) {
+            match self.write_after_mend(index, op, alone).await {
+                Ok(()) => worked = worked.with(index),
+                Err(error) => failures.push((index, self.failed(op, index, error))),
+            }
+        }
         self.judge(op, worked, failures)
     }
 
     /// Counts a failure of `op` on member `index`, and marks the member as failed before the other members have
     /// replied: a disk with a failed flush may return older bytes from then on.
-    fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
+    pub(super) fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
         self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
         error
@@ -507,6 +518,9 @@ impl Inner {
 
     fn next_for(&self, member: &Member) -> String {
         let name = member.lower.name();
+        if member.is_damaged() {
+            return format!("cairn device replace {}/{name} PATH", self.name);
+        }
         if member.is_absent() {
             return self.back_again(name);
         }
@@ -549,7 +563,7 @@ impl Inner {
 }
 
 /// Returns a copy of `op` for one more member. The copy shares the payload with `op`.
-fn copy_of(op: &Op) -> Op {
+pub(super) fn copy_of(op: &Op) -> Op {
     match op {
         Op::Write { range, data, fua, .. } => {
             let (range, data, fua) = (*range, data.clone(), *fua);

@@ -7,10 +7,11 @@ use std::time::Duration;
 use block::control::Cause;
 use block::seeded::{self, Bug};
 use block::{
-    ByteRange, CopyNumbers, Env, Error, Lower, Member as MemberReport, MemberState as State, Mono,
-    Progress,
+    ByteRange, CopyNumbers, Env, Error, ErrorKind, Lower, Member as MemberReport,
+    MemberState as State, Mono, Progress,
 };
 
+use super::opening::in_words;
 use super::record::Content;
 use super::regions::Bitmap;
 use super::spans::Spans;
@@ -61,6 +62,8 @@ pub struct Member {
     late: Rc<Cell<u32>>,
     progress: Cell<Option<Progress>>,
     absent: Cell<bool>,
+    /// Whether the state of a device beneath the absent member is damaged.
+    damaged: Cell<bool>,
 }
 
 impl Member {
@@ -92,6 +95,7 @@ impl Member {
             late: Rc::default(),
             progress: Cell::new(None),
             absent: Cell::new(false),
+            damaged: Cell::new(false),
         }
     }
 
@@ -180,11 +184,21 @@ impl Member {
         self.verified.borrow().gaps(range)
     }
 
-    /// Marks the member as absent, from the opening of the mirror until the next start.
-    pub fn leave(&self) {
+    /// Marks the member as absent, from the opening of the mirror until the next start. `closed` is the error of a device
+    /// beneath it that did not open.
+    pub fn leave(&self, closed: Option<&Error>) {
         self.absent.set(true);
         self.cause.set(Some(Cause::Absent));
-        *self.detail.borrow_mut() = "absent since the start".to_owned();
+        self.damaged.set(closed.is_some_and(|why| why.kind() == ErrorKind::Corrupt));
+        *self.detail.borrow_mut() = match closed {
+            Some(why) => format!("cannot be opened: {}", in_words(why)),
+            None => "absent since the start".to_owned(),
+        };
+    }
+
+    /// Whether the state of a device beneath the absent member is damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.get()
     }
 
     pub fn is_absent(&self) -> bool {

@@ -14,6 +14,7 @@
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
 //! | `verifier.rs` | the commands of a device above that verifies bytes, and the ranges that wait for it |
+//! | `parts.rs` | writes of parts of blocks that a member cannot read |
 //! | `unverified.rs` | rewriting blocks that members below cannot verify |
 //! | `spans.rs` | sets of byte ranges |
 //! | `compare.rs` | the comparison of the copies of one range |
@@ -24,6 +25,7 @@ mod holes;
 mod intent;
 mod member;
 pub mod opening;
+mod parts;
 pub mod record;
 pub mod regions;
 mod resync;
@@ -296,6 +298,7 @@ async fn open(
     // A mirror that cannot write keeps no state and copies no member.
     let writer = writer.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
+    let closed = |port: usize| kept.found(port).closed.as_ref();
     if !info.read_only {
         let wanted = lowers.len() - spares(given);
         // Before a resync copies to a member, the label of that member also records that the member is stale.
@@ -319,7 +322,7 @@ async fn open(
     for (port, member) in inner.members.iter().enumerate() {
         match member.state() {
             State::Copying => inner.begin_resync(port),
-            _ if !present(port) => member.leave(),
+            _ if !present(port) => member.leave(closed(port)),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 //! to which member, and when the mirror must not open. The code is pure: it does no I/O.
 
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, Found, Reason, Result, error};
+use block::{ByteRange, Error, ErrorKind, Found, Reason, Result, error};
 
 use super::record::{Content, Generation, Known, MemberState, Record};
 use super::regions::{Bitmap, Regions};
@@ -210,6 +210,9 @@ impl Members<'_> {
         let mut map = says(newest, &known.missing);
         map.unite(&says(newest, &newest.active));
         map.unite(&self.grown(newest));
+        if self.is_damaged(n) {
+            return self.everything();
+        }
         if !found.present {
             // The own record of an absent member counts when it comes back.
             return map;
@@ -233,6 +236,7 @@ impl Members<'_> {
         let known = newest.member(self.names[n]);
         match known.map_or(Content::Empty, |known| known.content) {
             Content::Empty => Content::Empty,
+            _ if self.is_damaged(n) => Content::Empty,
             _ if !self.found[n].present => Content::Stale,
             _ if self.counting(n, newest, own).is_none() => Content::Empty,
             content => content,
@@ -251,6 +255,12 @@ impl Members<'_> {
     fn oldest(&self, n: usize) -> Option<Record> {
         let oldest = self.found[n].oldest.as_ref()?;
         Record::decode(&oldest.bytes).ok()
+    }
+
+    /// Whether the state of a device beneath member `n` is damaged. Once it is made anew, none of its bytes count.
+    fn is_damaged(&self, n: usize) -> bool {
+        let closed = self.found[n].closed.as_ref();
+        closed.is_some_and(|why| why.kind() == ErrorKind::Corrupt) && !seeded::on(Bug::DamagedKept)
     }
 
     fn everything(&self) -> Bitmap {
@@ -342,7 +352,10 @@ impl Members<'_> {
             .collect();
         if here.is_empty() {
             let had = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
-            let words = format!("no member with every write is present; such members: {had}");
+            let mut words = format!("no member with every write is present; such members: {had}");
+            if let Some((name, why)) = self.closed_of(&gone) {
+                words += &format!("; {name} cannot be opened: {}", in_words(why));
+            }
             let next = "bring one of those members back; or cairn import --trust MEMBER, and the \
                         writes that MEMBER missed are lost";
             return Some(Error::because(Reason::MirrorNoCurrentMember, words).next(next));
@@ -350,10 +363,23 @@ impl Members<'_> {
         if gone.is_empty() || self.may_degrade {
             return None;
         }
+        if let Some((name, why)) = self.closed_of(&gone) {
+            let words = format!("member {name} cannot be opened: {}", in_words(why));
+            let next = format!(
+                "use --degraded to open the mirror without it, and then cairn device replace {name} PATH"
+            );
+            return Some(Error::because(Reason::MirrorMemberMissing, words).next(next));
+        }
         let words = format!("a member in sync is absent: {}", gone.join(", "));
         Some(Error::because(Reason::MirrorMemberMissing, words).next(
             "bring the member back, or use --degraded to open the mirror without the absent member",
         ))
+    }
+
+    /// Returns the first of the members `names` with a device that did not open, and the error.
+    fn closed_of(&self, names: &[&str]) -> Option<(&str, &Error)> {
+        let mut all = self.names.iter().zip(&self.found).filter(|(name, _)| names.contains(name));
+        all.find_map(|(name, found)| Some((*name, found.closed.as_ref()?)))
     }
 
     /// Whether member `n` has diverged: clients may have got acknowledgements for requests that the member has, and
@@ -505,6 +531,12 @@ impl Members<'_> {
             (None, None) => (Generation::default(), Some(Generation::default())),
         }
     }
+}
+
+/// Returns an error with its place, without its next step.
+pub fn in_words(error: &Error) -> String {
+    let place = error.place().map_or(String::new(), |place| format!("{place}: "));
+    format!("{place}{}", error.message())
 }
 
 fn flush_failed() -> Error {

@@ -224,6 +224,7 @@ impl World {
             everywhere: state.is_some(),
             oldest: state.clone(),
             state,
+            closed: None,
         }
     }
 

@@ -52,6 +52,7 @@ fn found(record: Option<&Record>) -> Found {
         everywhere: record.is_some(),
         oldest: state.clone(),
         state,
+        closed: None,
     }
 }
 

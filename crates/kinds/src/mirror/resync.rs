@@ -472,7 +472,8 @@ impl Inner {
             return;
         }
         self.repairs.set(self.repairs.get() + 1);
-        let mirror = self.clone();
+        // A member cannot write a part of a block that it cannot read.
+        let (mirror, range) = (self.clone(), self.whole_blocks(range));
         self.tasks.spawn("a mirror's repair", async move {
             for index in 0..mirror.members.len() {
                 if members.has(index) && mirror.members[index].state() == State::InSync {

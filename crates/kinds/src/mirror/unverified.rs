@@ -74,9 +74,14 @@ impl Inner {
         }
     }
 
+    /// Returns the number of bytes of a block with a checksum, or of a member's block if it is larger.
+    pub(super) fn whole_block_bytes(&self) -> u64 {
+        BLOCK_BYTES.max(self.block_bytes().into())
+    }
+
     /// Returns the blocks that cover a range of the mirror.
     pub(super) fn blocks(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
-        let block = BLOCK_BYTES.max(self.block_bytes().into());
+        let block = self.whole_block_bytes();
         let (start, size) = (range.start() - range.start() % block, self.regions.size());
         let ends = move |at: u64| ByteRange::between(at, size.min(at + block));
         (start..range.end()).step_by(block as usize).filter_map(ends)
@@ -135,7 +140,12 @@ impl Inner {
 
     /// Reads a block from a member that verifies it: from the members in sync, then from those with all acknowledged writes. If
     /// none does, takes the bytes of a member in sync as they are.
-    async fn read_best(&self, block: ByteRange, suspect: Option<usize>, room: Buf) -> Result<Buf> {
+    pub(super) async fn read_best(
+        &self,
+        block: ByteRange,
+        suspect: Option<usize>,
+        room: Buf,
+    ) -> Result<Buf> {
         let (mut room, mut failed) = (Some(room), self.nobody());
         let divided = |n: &usize| {
             let member = &self.members[*n];

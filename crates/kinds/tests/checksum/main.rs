@@ -11,5 +11,6 @@ mod enumerate;
 mod making;
 mod mirrors;
 mod model;
+mod parts;
 mod scene;
 mod unverified;

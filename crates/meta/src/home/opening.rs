@@ -120,8 +120,17 @@ impl<S: Store> Opening<S> {
             return self.open().await;
         }
         if let Some(found) = self.found.as_ref().filter(|found| found.vault.is_some()) {
-            let preview = self.store.open(found, Access::ReadOnly).await?;
-            assert!(self.preview.set(preview).is_ok(), "a store is opened for reading once");
+            match self.store.open(found, Access::ReadOnly).await {
+                Ok(preview) => {
+                    assert!(
+                        self.preview.set(preview).is_ok(),
+                        "a store is opened for reading once"
+                    );
+                }
+                // It is made anew once the change is committed.
+                Err(error) if self.store.may_replace(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         self.open_later();
         Ok(())

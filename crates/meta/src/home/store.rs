@@ -2,7 +2,7 @@
 
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, ErrorKind, Lower, Result, error};
+use block::{Env, Error, ErrorKind, Lower, Reason, Result, error};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::objects::{OBJECTS_MAX, Objects};
@@ -146,7 +146,11 @@ impl<T: 'static> Store for VaultStore<T> {
                     self.store.name(),
                     error.message()
                 );
-                Error::new(ErrorKind::Corrupt, words).next(match self.keeps_data {
+                let lost = match error.kind() {
+                    ErrorKind::Invalid => Error::because(Reason::StateForeign, words),
+                    _ => Error::new(ErrorKind::Corrupt, words),
+                };
+                lost.next(match self.keeps_data {
                     false => "bring back the disk with the vault",
                     true => {
                         "bring back the disk with the vault; or start with --accept-loss, which \
@@ -163,7 +167,16 @@ impl<T: 'static> Store for VaultStore<T> {
         let is_preview = access == Access::ReadOnly;
         let (accepts_loss, kind) = (self.accepts_loss, self.kind);
         let parts = Opened { vault, journal, is_preview, accepts_loss, kind };
-        Ok((opened, (self.build)(parts).await?))
+        match (self.build)(parts).await {
+            Ok(objects) => Ok((opened, objects)),
+            Err(error) => {
+                // The graph may go on without the device, and the vault may be opened again.
+                if !is_preview && !self.read_only {
+                    let _ = opened.close().await;
+                }
+                Err(error)
+            }
+        }
     }
 
     fn may_replace(&self, error: &Error) -> bool {

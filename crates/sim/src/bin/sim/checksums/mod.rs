@@ -460,10 +460,9 @@ impl Trial {
         }
     }
 
-    /// Whether the graph must start without the faulty disk. A device with objects does not start without its disk, also below
-    /// a mirror.
+    /// Whether the graph must start without the faulty disk.
     fn starts_degraded(&self) -> bool {
-        self.shape.layout == Layout::OverMirror && (JUDGES_COPIES || !self.is_unclean)
+        self.shape.layout != Layout::Alone && (JUDGES_COPIES || !self.is_unclean)
     }
 
     /// Reads the whole volume through a client without other requests, and compares the bytes with the model. Afterwards
