@@ -2,8 +2,7 @@
 //! disk rots, misdirects or loses writes, or ignores flushes. Kills and power cuts come at any moment, also during a start,
 //! a scan and the making of the first checksums. The disks grow between two runs of the process.
 //!
-//! With redundancy every read should return the right bytes, whatever the one disk does. After an unclean stop, graphs with a
-//! mirror are not judged so strictly yet (`JUDGES_COPIES`). With `crash = "regions"`, blocks with a
+//! With redundancy every read returns the right bytes, whatever the one disk does. With `crash = "regions"`, blocks with a
 //! write in flight at a kill, or unflushed at a power cut, may hold any bytes. Without redundancy a read may also fail.
 //!
 //! | file | holds |
@@ -16,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use block::{Error, ErrorKind, Report as DeviceReport};
+use block::{Error, ErrorKind, MemberState, Report as DeviceReport};
 use graph::labels::Opening;
 use kinds::checksum::BLOCK_BYTES;
 use sim::draw::Stream;
@@ -31,7 +30,7 @@ mod trouble;
 
 pub use shape::KINDS;
 use shape::{Layout, Shape};
-use trouble::{COUNTS, Fault, JUDGES_COPIES, Trouble};
+use trouble::{COUNTS, Fault, Trouble};
 
 /// One in `SHARE` seeds also runs the trial of checksums.
 const SHARE: u64 = 6;
@@ -93,8 +92,6 @@ struct Trial {
     shape: Shape,
     disks: Vec<Rc<SimDisk>>,
     trouble: Option<Trouble>,
-    /// Whether a process ended without a close.
-    is_unclean: bool,
     model: Rc<Model>,
     tally: Rc<Tally>,
     starts: u64,
@@ -153,7 +150,6 @@ impl Trial {
             shape,
             disks,
             trouble,
-            is_unclean: false,
             tally: Rc::default(),
             starts: 0,
             workers: 0,
@@ -304,7 +300,7 @@ impl Trial {
     fn may_fail(&self) -> bool {
         match self.shape.is_redundant() {
             false => self.trouble.is_some(),
-            true => self.is_unclean && !JUDGES_COPIES || !self.grown.is_empty(),
+            true => !self.grown.is_empty(),
         }
     }
 
@@ -369,7 +365,6 @@ impl Trial {
 
     /// Records the end of the process in the model.
     fn ended(&mut self, end: End) {
-        self.is_unclean |= end != End::Stop;
         if let (Some(trouble), true) = (self.trouble, end != End::Stop) {
             let promise = trouble.promise_after_crash(&self.shape);
             self.model.demand(promise);
@@ -462,7 +457,7 @@ impl Trial {
 
     /// Whether the graph must start without the faulty disk.
     fn starts_degraded(&self) -> bool {
-        self.shape.layout != Layout::Alone && (JUDGES_COPIES || !self.is_unclean)
+        self.shape.is_redundant()
     }
 
     /// Reads the whole volume through a client without other requests, and compares the bytes with the model. Afterwards
@@ -492,9 +487,22 @@ impl Trial {
         found.map(|member| now.graph.report(member)).collect()
     }
 
+    /// Returns the reports of the checksum devices that a mirror above has in sync, or of all.
+    fn serving(&self) -> Vec<DeviceReport> {
+        let now = self.running().live.now();
+        let members = now.graph.member("m").map(|m| now.graph.report(m).members);
+        let is_out = |name: &str| {
+            let mut members = members.iter().flatten();
+            members.any(|one| one.name == name && one.state != MemberState::InSync)
+        };
+        let serving = self.shape.sums().into_iter().filter(|name| !is_out(name));
+        let found = serving.filter_map(|name| now.graph.member(&name));
+        found.map(|member| now.graph.report(member)).collect()
+    }
+
     /// Whether a checksum device reports a row with this name.
     fn row_of_any(&self, name: &str) -> bool {
-        self.reports().iter().any(|report| report.rows.iter().any(|(row, _)| row == name))
+        self.reports().iter().any(|report| has_row(report, name))
     }
 
     /// Counts the scans and replays of an opening.
@@ -528,7 +536,7 @@ impl Trial {
         self.finish()?;
         self.passes(QUIET)?;
         for row in [UNVERIFIED, MAKING] {
-            if !self.may_fail() && self.row_of_any(row) {
+            if !self.may_fail() && self.serving().iter().any(|report| has_row(report, row)) {
                 return Err(wrong(format!("the work {row:?} did not end: {:?}", self.reports())));
             }
         }
@@ -536,6 +544,10 @@ impl Trial {
         self.counts_numbers();
         self.check()
     }
+}
+
+fn has_row(report: &DeviceReport, name: &str) -> bool {
+    report.rows.iter().any(|(row, _)| row == name)
 }
 
 /// Whether a request failed because bytes are damaged. NBD has no number for that.

@@ -58,9 +58,7 @@ impl Trouble {
     /// names, or that such a record has rotted. So a checksum device whose checksums are on the faulty disk may return older
     /// bytes, also below a mirror.
     pub fn promise_after_crash(self, shape: &Shape) -> Promise {
-        let is_full = JUDGES_COPIES || shape.layout == Layout::UnderMirror && shape.has_journal();
         match shape.layout {
-            Layout::OverMirror | Layout::UnderMirror if !is_full => Promise::Nothing,
             Layout::OverMirror => Promise::Full,
             _ if shape.has_only_data(self.disk) => Promise::Full,
             Layout::Alone | Layout::UnderMirror => Promise::Lossy,
@@ -76,10 +74,6 @@ impl Trouble {
         }
     }
 }
-
-/// Whether the trial judges graphs with a mirror after an unclean stop as strictly as the kinds promise. `false`: while the
-/// mirror copies, the faulty disk may be its only source; then its bytes may spread, and requests may fail.
-pub const JUDGES_COPIES: bool = false;
 
 /// The number of faults of each type, and where they are counted for graphs with checksums.
 pub const COUNTS: [(Count, Count); 4] = [
