@@ -563,7 +563,7 @@ impl Inner {
 }
 
 /// Returns a copy of `op` for one more member. The copy shares the payload with `op`.
-pub(super) fn copy_of(op: &Op) -> Op {
+fn copy_of(op: &Op) -> Op {
     match op {
         Op::Write { range, data, fua, .. } => {
             let (range, data, fua) = (*range, data.clone(), *fua);

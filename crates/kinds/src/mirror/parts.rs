@@ -1,12 +1,12 @@
 //! Writes of parts of blocks to members that cannot read the rest of the block: a member with checksums has larger blocks than
-//! the mirror, and one of them may have rotted. The mirror gives the member the whole block of another member, and repeats the
-//! write in parts.
+//! the mirror, and one of them may have rotted. The mirror gives the member the whole block: the bytes of another member, with
+//! the change.
 
 use block::control::Cause;
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, ErrorKind, Locked, Op, Result, error};
+use block::{Buf, ByteRange, Error, ErrorKind, Locked, Op, Result, error};
 
-use super::device::{Inner, copy_of};
+use super::device::Inner;
 
 impl Inner {
     /// Returns the smallest range of whole blocks that holds `range`.
@@ -32,8 +32,9 @@ impl Inner {
             && !seeded::on(Bug::PartFailsMember)
     }
 
-    /// Carries out `op` on member `index`, which could not read a block of which `op` changes a part: writes such blocks with
-    /// the bytes of another member, and repeats `op`. Counts a read error of the member. `alone` is the lock of the blocks.
+    /// Carries out `op` on member `index`, which could not read a block of which `op` changes a part. Writes such blocks as a
+    /// whole, with bytes of another member around the change, so that the member reads nothing. Counts a read error of the
+    /// member. `alone` is the lock of the blocks.
     ///
     /// # Errors
     /// The error of the last member that was read; errors of the writes.
@@ -51,24 +52,25 @@ impl Inner {
         let range = op.range().expect("a request that changes bytes has a range");
         for block in self.parts(range) {
             let room = self.env.pool().scratch(block.len() as usize).await?;
-            let data = self.read_best(block, Some(index), room).await?;
-            self.put_again(index, Op::write(block, data), alone).await?;
+            let (data, _) = self.read_best(block, Some(index), room).await?;
+            // The buffer of a read may belong to the member that has answered.
+            let own = self.env.pool().scratch(block.len() as usize).await?;
+            own.write().copy_from_slice(&data.read());
+            put_change(op, block, &own);
+            self.put_again(index, Op::write(block, own), alone).await?;
             self.rewritten(index, block);
         }
-        // The member would also read the blocks between the first and the last one, and they may have rotted too.
-        for part in self.split(range) {
-            self.put_again(index, part_of(op, part), alone).await?;
+        let block = self.whole_block_bytes();
+        let (start, end) =
+            (range.start().next_multiple_of(block), range.end() - range.end() % block);
+        if let Some(whole) = ByteRange::between(start, end.max(start)) {
+            self.put_again(index, op.part(whole), alone).await?;
         }
-        Ok(())
+        self.flush_if_fua(index, op).await
     }
 
-    /// Splits a range behind a first block, and in front of a last one, of which it has only a part.
-    fn split(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        let block = self.whole_block_bytes();
-        let first = range.start().next_multiple_of(block).min(range.end());
-        let last = (range.end() - range.end() % block).max(first);
-        let ends = [(range.start(), first), (first, last), (last, range.end())];
-        ends.into_iter().filter_map(|(start, end)| ByteRange::between(start, end))
+    async fn flush_if_fua(&self, index: usize, op: &Op) -> Result<()> {
+        if op.fua() { self.members[index].lower.flush().await } else { Ok(()) }
     }
 
     /// Carries out a write on a member, unless the mirror has taken the member out, or waits for a late request to it.
@@ -83,16 +85,15 @@ impl Inner {
     }
 }
 
-/// Returns the operation that makes the change of `op` in a part of its range.
-fn part_of(op: &Op, range: ByteRange) -> Op {
-    match copy_of(op) {
-        Op::Write { range: whole, data, fua, restores } => {
-            let start = (range.start() - whole.start()) as usize;
-            let data = data.slice(start..start + range.len() as usize);
-            Op::Write { range, data, fua, restores }
-        }
-        Op::WriteZeroes { unmap, fua, .. } => Op::WriteZeroes { range, unmap, fua },
-        Op::Discard { fua, .. } => Op::Discard { range, fua },
-        other => other,
+/// Puts the bytes of `op` that are in `block` into `data`, the bytes of that block. A discard on members of a mirror reads as
+/// zeros.
+fn put_change(op: &Op, block: ByteRange, data: &Buf) {
+    let Some(changed) = op.range().and_then(|range| range.intersect(block)) else { return };
+    let at = (changed.start() - block.start()) as usize;
+    let mut bytes = data.write();
+    let into = &mut bytes[at..at + changed.len() as usize];
+    match op.part(changed) {
+        Op::Write { data, .. } => into.copy_from_slice(&data.read()),
+        _ => into.fill(0),
     }
 }

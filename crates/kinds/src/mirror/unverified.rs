@@ -10,7 +10,7 @@ use block::control::copies::Pending;
 use block::control::{Command, Nothing};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Copies, Error, ErrorKind, MemberState as State, Mode, Op, Result, What,
+    Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op, Result, What,
 };
 use block::{all, first};
 
@@ -20,6 +20,15 @@ use super::verifier::change;
 
 /// Bytes that are rewritten at once, unless a member has larger blocks: the bytes of one checksum.
 const BLOCK_BYTES: u64 = 4096;
+
+/// The member whose bytes of a block were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// The first member that was read. It verifies the block.
+    First,
+    /// Another member, or the first one without verification.
+    Other,
+}
 
 impl Inner {
     /// Begins to rewrite the blocks that members cannot verify: at the opening, and when a member reports more.
@@ -87,11 +96,11 @@ impl Inner {
         (start..range.end()).step_by(block as usize).filter_map(ends)
     }
 
-    /// Reads `range` for a client after no member could verify it: rewrites its blocks, and reads it again. A device above with
-    /// other copies, or one that verifies, asks for a last resort itself.
+    /// Reads `range` for a client after no member could verify it as a whole: reads each block, and rewrites those that the
+    /// first member cannot verify. A device above with other copies, or one that verifies, asks for a last resort itself.
     ///
     /// # Errors
-    /// `error`, that of the first read, if it has another cause, or if such devices are above; else those of the second read.
+    /// `error`, that of the first read, if it has another cause, or if such devices are above; else that of a block.
     pub(super) async fn reread(
         &self,
         range: ByteRange,
@@ -104,10 +113,19 @@ impl Inner {
         }
         for block in self.blocks(range) {
             let room = self.env.pool().scratch(block.len() as usize).await?;
-            self.rewrite_block_with(block, None, room).await?;
+            let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
+            let (data, source) = self.read_best(block, None, room).await?;
+            if source == Source::Other {
+                self.put_on_all(block, data.clone(), &mut alone).await?;
+            }
+            // A second read of the range could find other blocks rotten.
+            let part = range.intersect(block).expect("the block is one of the range");
+            let (to, from) = (part.start() - range.start(), part.start() - block.start());
+            let len = part.len() as usize;
+            let found = data.read();
+            into.write()[to as usize..][..len].copy_from_slice(&found[from as usize..][..len]);
         }
-        let mut avoid = Copies::NONE;
-        self.read(range, into, &mut avoid, false, false).await.map(drop)
+        Ok(())
     }
 
     /// Rewrites a block on all members that take writes. Member `suspect` is read after the other ones.
@@ -121,20 +139,20 @@ impl Inner {
     ) -> Result<()> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(block.len() as usize).await?;
-        self.rewrite_block_with(block, suspect, room).await
+        let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
+        let (data, _) = self.read_best(block, suspect, room).await?;
+        self.put_on_all(block, data, &mut alone).await
     }
 
-    /// Rewrites a block like [`Inner::rewrite_block`]; `room` is a buffer for it.
-    pub(super) async fn rewrite_block_with(
+    /// Writes a block to all members that take writes. `alone` is its lock.
+    async fn put_on_all(
         &self,
         block: ByteRange,
-        suspect: Option<usize>,
-        room: Buf,
+        data: Buf,
+        alone: &mut Option<Locked>,
     ) -> Result<()> {
-        let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
-        let data = self.read_best(block, suspect, room).await?;
         self.announce(block).await?;
-        let done = self.to_all(&Op::write(block, data), &mut alone).await;
+        let done = self.to_all(&Op::write(block, data), alone).await;
         self.remembered().await.and(done)
     }
 
@@ -145,8 +163,8 @@ impl Inner {
         block: ByteRange,
         suspect: Option<usize>,
         room: Buf,
-    ) -> Result<Buf> {
-        let (mut room, mut failed) = (Some(room), self.nobody());
+    ) -> Result<(Buf, Source)> {
+        let (mut room, mut failed, mut source) = (Some(room), self.nobody(), Source::First);
         let divided = |n: &usize| {
             let member = &self.members[*n];
             let is_divided =
@@ -163,8 +181,8 @@ impl Inner {
                 None => self.env.pool().scratch(block.len() as usize).await?,
             };
             match self.read_once(index, block, into, last_resort).await {
-                Ok(data) => return Ok(data),
-                Err((error, back)) => (failed, room) = (error, back),
+                Ok(data) => return Ok((data, source)),
+                Err((error, back)) => (failed, room, source) = (error, back, Source::Other),
             }
         }
         Err(failed)

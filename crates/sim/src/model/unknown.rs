@@ -29,12 +29,15 @@ pub(super) struct Unknown {
     any: BTreeMap<u64, u64>,
     /// Sectors that the model has learned since, with the moment. Until a later flush, a power cut makes them unknown again.
     learned: BTreeMap<u64, u64>,
+    /// The first sector of those that are not judged, whatever is written to them.
+    unjudged: Option<u64>,
 }
 
 impl Unknown {
     /// Whether a read of the sector that began at the moment `start` may return any bytes.
     pub fn may_be_any(&self, sector: u64, start: u64) -> bool {
-        self.any.get(&sector).is_some_and(|until| start < *until)
+        self.unjudged.is_some_and(|first| sector >= first)
+            || self.any.get(&sector).is_some_and(|until| start < *until)
     }
 
     /// Records that a write has certainly changed the sector by the moment `at`.
@@ -88,6 +91,16 @@ impl Model {
         let (old, new) = (registers.len() as u64, size / SECTOR);
         registers.resize(new.max(old) as usize, Register::new(true));
         self.unknown.borrow_mut().any.extend((old..new).map(|sector| (sector, NEVER)));
+    }
+
+    /// Sets the byte from which on no sector is judged, also after a write: the volume has no checksums there yet. `None`: all
+    /// sectors are judged from now on. Those that were not may hold any bytes until they are written.
+    pub fn judge_upto(&self, byte: Option<u64>) {
+        let before = self.unknown.borrow_mut().unjudged.take();
+        if let Some(first) = before.filter(|_| byte.is_none()) {
+            self.doubt(Unsure::From(first * SECTOR), SECTOR);
+        }
+        self.unknown.borrow_mut().unjudged = byte.map(|byte| byte / SECTOR);
     }
 
     /// Returns the size of the volume in bytes.

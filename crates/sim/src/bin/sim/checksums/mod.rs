@@ -29,7 +29,7 @@ mod shape;
 mod trouble;
 
 pub use shape::KINDS;
-use shape::{Layout, Shape};
+use shape::Shape;
 use trouble::{COUNTS, Fault, Trouble};
 
 /// One in `SHARE` seeds also runs the trial of checksums.
@@ -280,6 +280,7 @@ impl Trial {
 
     fn passes(&self, time: Duration) -> Result<(), Failure> {
         self.world.run(self.world.env().now().after(time))?;
+        self.limits_judge();
         self.judge()
     }
 
@@ -414,6 +415,14 @@ impl Trial {
             self.world.counters().add(Count::SumsGrown);
             self.model.grow(volume);
         }
+        self.limits_judge();
+    }
+
+    /// Leaves the new part of the volume out of the judgement over a disk that breaks the contract, while the part has blocks
+    /// without checksums.
+    fn limits_judge(&self) {
+        let is_making = self.trouble.is_some() && self.running.is_some() && self.row_of_any(MAKING);
+        self.model.judge_upto(is_making.then_some(self.first_bytes));
     }
 
     /// Starts the process. If the start is refused, unplugs the faulty disk and starts without it.
@@ -446,18 +455,12 @@ impl Trial {
                 self.check()?;
                 Ok(false)
             }
-            Started::Refused(..) if !self.starts_degraded() => Ok(false),
             Started::Refused(_, without) => Err(wrong(format!(
                 "a start without the faulty disk failed ({without}) after a start with the disk was \
                  refused: {words}"
             ))),
             Started::Unfinished => Err(wrong("a start without the faulty disk did not end")),
         }
-    }
-
-    /// Whether the graph must start without the faulty disk.
-    fn starts_degraded(&self) -> bool {
-        self.shape.is_redundant()
     }
 
     /// Reads the whole volume through a client without other requests, and compares the bytes with the model. Afterwards
