@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Env, Info, Needs, Port, Table, TableError};
+use block::{Env, Info, Needs, Port, StoredState, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
-    MakerArgs, Registry, Surroundings, TablePlan, Value,
+    MakerArgs, Registry, Surroundings, TablePlan, Value, ValueType,
 };
 
 use super::around::surround;
@@ -77,6 +77,9 @@ pub struct PlannedNode {
     pub reserve: Reserve,
     /// The table of the device, if its kind maps byte ranges by a table.
     pub table: Option<Table>,
+    /// The parts of the lowers of a device with objects, each with the port of its lower, as its state in labels has them;
+    /// empty if the state is not known.
+    pub parts: Vec<(usize, Table)>,
     /// Number of bytes of the lowers that the device does not use and that no other device can use.
     pub unused_bytes: u64,
     /// For a device, whether this start creates every disk beneath the device; for a disk, whether this start creates
@@ -181,6 +184,8 @@ pub struct KnownDisk {
     pub standing_bytes: usize,
     /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
+    /// The states of devices in the label of the disk, by name of the device.
+    pub states: BTreeMap<String, StoredState>,
 }
 
 /// A disk of a spec that must have a label.
@@ -397,6 +402,7 @@ struct Answer {
     info: Info,
     needs: Needs,
     table: Option<Table>,
+    parts: Vec<(usize, Table)>,
     unused_bytes: u64,
     created: bool,
     words: String,
@@ -405,8 +411,8 @@ struct Answer {
 impl Answer {
     /// Returns an answer with the facts `info` alone.
     fn unknown(info: Info) -> Self {
-        let (table, words) = (None, String::new());
-        Self { info, needs: Needs::LEAF, table, unused_bytes: 0, created: false, words }
+        let (table, parts, words) = (None, Vec::new(), String::new());
+        Self { info, needs: Needs::LEAF, table, parts, unused_bytes: 0, created: false, words }
     }
 }
 
@@ -465,7 +471,7 @@ impl Planner<'_> {
         if !deferred {
             self.check_answer(draft, kind, &answer)?;
         }
-        let Answer { info, needs, table, unused_bytes, created, words } = answer;
+        let Answer { info, needs, table, parts, unused_bytes, created, words } = answer;
         let found = self.volumes.get(&given.name).and_then(Option::as_ref);
         let blank = found.is_some_and(|volume| volume.is_blank);
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
@@ -485,6 +491,7 @@ impl Planner<'_> {
             needs,
             reserve: Reserve::NONE,
             table,
+            parts,
             unused_bytes,
             created,
             labelled,
@@ -563,7 +570,16 @@ impl Planner<'_> {
                 self.log_faults(draft, plan(given))?;
                 plain(over)
             }
-            (Maker::Device { .. } | Maker::Stateful { .. } | Maker::Stored(_), _) => {
+            (Maker::Stored(stored), _) => {
+                let state = self.state_of(&given.name, lowers);
+                let made = state.and_then(|state| stored.made(kind, given, &state.bytes));
+                let (parts, fixed) =
+                    made.map_or_else(Default::default, |made| (made.parts, made.fixed));
+                let planned = stored.plan(kind, &with_fixed(kind, given, fixed));
+                let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
+                Answer { needs, parts, ..plain(info) }
+            }
+            (Maker::Device { .. } | Maker::Stateful { .. }, _) => {
                 let planned = kind.plan_device(given).expect("a kind of these makers has a plan");
                 let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
                 Answer { needs, ..plain(info) }
@@ -597,6 +613,22 @@ impl Planner<'_> {
             }
         };
         Some(answer)
+    }
+
+    /// Returns the newest state of a device in the labels of the known disks beneath it.
+    fn state_of(&self, device: &str, lowers: &[usize]) -> Option<&StoredState> {
+        let mut beneath = lowers.to_vec();
+        let mut newest = None::<&StoredState>;
+        while let Some(node) = beneath.pop().map(|index| &self.nodes[index]) {
+            beneath.extend(&node.lowers);
+            let known = self.probed.get(&node.name).filter(|_| node.role == Role::Disk);
+            if let Some(state) = known.and_then(|known| known.states.get(device))
+                && newest.is_none_or(|newest| newest.sequence < state.sequence)
+            {
+                newest = Some(state);
+            }
+        }
+        newest
     }
 
     /// Returns the plan, or reports the faults that a kind has found, each at the position of its option.
@@ -797,4 +829,19 @@ pub(crate) fn odd_size(info: &Info) -> String {
         "has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: truncate -s \
          {whole} (or larger), or name another file"
     )
+}
+
+/// Returns the configuration of a device for its plan: options that the spec does not set have the values with which the device
+/// was made.
+fn with_fixed(kind: &Kind, given: &DeviceConfig, fixed: Vec<(String, String)>) -> DeviceConfig {
+    let mut given = given.clone();
+    for (name, value) in fixed {
+        if let Some(option) = kind.option(&name)
+            && given.options.iter().all(|(set, _)| *set != option.name)
+            && matches!(option.value, ValueType::Choice(_))
+        {
+            given.options.push((option.name, Value::Text(value)));
+        }
+    }
+    given
 }

@@ -28,7 +28,7 @@ pub use device::{Homed, VERBS};
 pub use labels::Labels;
 pub use objects::{OBJECTS_MAX, Objects};
 pub use opening::{Access, Opening, Store};
-pub use room::{Room, check_found};
+pub use room::{Made, Room, check_found};
 pub use store::Opened;
 
 use crate::vault::Vault;
