@@ -395,6 +395,8 @@ bugs! {
     CopyNotRestored = "289",
     /// 290 a vault that is opened read-only restores wrong copies of its superblock and log
     RestoredReadOnly = "290",
+    /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
+    StoreReplacedForKind = "291",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -108,8 +108,8 @@ pub struct Made {
 }
 
 impl Made {
-    /// Returns what the state `found` says about a device of the kind `kind` that has `objects` over `lowers`; `None` if it
-    /// does not fit.
+    /// Returns the parts and the fixed options by the state `found` of a device of the kind `kind` that has `objects` over
+    /// `lowers`; `None` if the state does not fit.
     pub fn of(kind: &str, objects: &Objects, lowers: &[Info], found: &[u8]) -> Option<Self> {
         let record = fitting(kind, &decode(kind, found).ok()?, objects, lowers).ok()?;
         let port = usize::from(record.place == Place::Apart);
