@@ -123,7 +123,8 @@ impl Stored {
         home::check_found(kind.name, &self.objects_of(given, lowers)?, lowers, found)
     }
 
-    /// Returns what the newest state in labels, `found`, says about the device of the kind `kind`; `None` if it does not fit.
+    /// Returns the parts and the fixed options of the device of the kind `kind` by `found`, its newest state in labels; `None` if
+    /// the state does not fit.
     pub fn made(&self, kind: &Kind, given: &DeviceConfig, found: &[u8]) -> Option<Made> {
         let lowers: Vec<_> = given.lowers.iter().map(|lower| lower.info.clone()).collect();
         Made::of(kind.name, &self.objects_of(given, &lowers).ok()?, &lowers, found)

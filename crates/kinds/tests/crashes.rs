@@ -77,9 +77,8 @@ fn crash_enumeration_refuses_device_that_acknowledges_write_before_its_count() {
 /// Bytes of a block of `remap` in the test.
 const BLOCK: u64 = 4096;
 
-/// Judges a device whose first `blocks` blocks were each written once or several times in order, with the values that
-/// `values` returns for the block. A block has the value of a write that reached the disks, not older than the last one that is
-/// promised.
+/// Judges the first blocks of a device. Each was filled with its `values`, one after the other, and must have a value that is not
+/// older than its last promised write.
 fn judge_blocks(running: &Running, log: &WriteLog, values: &[Vec<u8>]) -> Result<(), String> {
     for (n, values) in (0..).zip(values) {
         let block = ByteRange::new(n * BLOCK, BLOCK).expect("a block has bytes");

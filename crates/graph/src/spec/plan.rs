@@ -5,16 +5,17 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Env, Info, Needs, Port, StoredState, Table, TableError};
+use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
-    MakerArgs, Registry, Surroundings, TablePlan, Value, ValueType,
+    MakerArgs, Registry, Surroundings, TablePlan, Value,
 };
 
 use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
+use super::known::{KnownDisk, state_of, with_fixed};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
@@ -168,24 +169,6 @@ impl PlannedNode {
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
     }
-}
-
-/// The facts about a labelled disk that a start has found by reading its label or by missing the disk. These facts take
-/// precedence over those that the kind of the disk reports.
-#[derive(Clone, Debug)]
-pub struct KnownDisk {
-    /// Size, block size and other facts about the data of the disk, without its label areas.
-    pub info: Info,
-    /// Whether this start creates the disk.
-    pub created: bool,
-    /// Whether the start has not found the disk.
-    pub absent: bool,
-    /// Bytes of the buffer pool that the kind of the disk holds or reserves while the disk is open.
-    pub standing_bytes: usize,
-    /// Properties of the disk for the user, such as `O_DIRECT`.
-    pub words: String,
-    /// The states of devices in the label of the disk, by name of the device.
-    pub states: BTreeMap<String, StoredState>,
 }
 
 /// A disk of a spec that must have a label.
@@ -571,7 +554,7 @@ impl Planner<'_> {
                 plain(over)
             }
             (Maker::Stored(stored), _) => {
-                let state = self.state_of(&given.name, lowers);
+                let state = state_of(&given.name, lowers, &self.nodes, self.probed);
                 let made = state.and_then(|state| stored.made(kind, given, &state.bytes));
                 let (parts, fixed) =
                     made.map_or_else(Default::default, |made| (made.parts, made.fixed));
@@ -613,22 +596,6 @@ impl Planner<'_> {
             }
         };
         Some(answer)
-    }
-
-    /// Returns the newest state of a device in the labels of the known disks beneath it.
-    fn state_of(&self, device: &str, lowers: &[usize]) -> Option<&StoredState> {
-        let mut beneath = lowers.to_vec();
-        let mut newest = None::<&StoredState>;
-        while let Some(node) = beneath.pop().map(|index| &self.nodes[index]) {
-            beneath.extend(&node.lowers);
-            let known = self.probed.get(&node.name).filter(|_| node.role == Role::Disk);
-            if let Some(state) = known.and_then(|known| known.states.get(device))
-                && newest.is_none_or(|newest| newest.sequence < state.sequence)
-            {
-                newest = Some(state);
-            }
-        }
-        newest
     }
 
     /// Returns the plan, or reports the faults that a kind has found, each at the position of its option.
@@ -829,19 +796,4 @@ pub(crate) fn odd_size(info: &Info) -> String {
         "has {has} bytes; a disk with a label, or below a device, has a multiple of {block}. Next: truncate -s \
          {whole} (or larger), or name another file"
     )
-}
-
-/// Returns the configuration of a device for its plan: options that the spec does not set have the values with which the device
-/// was made.
-fn with_fixed(kind: &Kind, given: &DeviceConfig, fixed: Vec<(String, String)>) -> DeviceConfig {
-    let mut given = given.clone();
-    for (name, value) in fixed {
-        if let Some(option) = kind.option(&name)
-            && given.options.iter().all(|(set, _)| *set != option.name)
-            && matches!(option.value, ValueType::Choice(_))
-        {
-            given.options.push((option.name, Value::Text(value)));
-        }
-    }
-    given
 }
