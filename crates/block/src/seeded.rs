@@ -409,6 +409,8 @@ bugs! {
     PartLockedAlone = "280",
     /// 281 a mirror does not count the blocks that a member could not read for a write
     PartUncounted = "281",
+    /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
+    StoreReplacedForKind = "291",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -100,6 +100,34 @@ fn mirror_above_checksums_restores_copy_that_rots() {
     assert_eq!(serve.stop().code, 0);
 }
 
+/// After a kill, one copy of the mirror has none of the superblocks and log records of the checksum device above.
+#[test]
+fn checksum_above_mirror_starts_with_one_copy_of_its_store() {
+    for disk in ["a", "b"] {
+        let dir = Dir::new();
+        dir.write("g.toml", &spec(&["a", "b"], BELOW, "s"));
+        let serve = dir.serve(&["g.toml"]);
+        for byte in 1..5 {
+            io(&dir, serve.uri(), &[&format!("write -P {byte} {byte}M 1M"), "flush"]);
+        }
+        serve.signal("KILL");
+        drop(serve);
+        let bytes = std::fs::read(dir.path(&format!("{disk}.img"))).unwrap();
+        let is_of_store =
+            |page: &[u8]| page.starts_with(b"CAIRNVLT") || page.starts_with(b"CAIRNREC");
+        let pages = (0..).step_by(4096).zip(bytes.chunks(4096));
+        let places: Vec<u64> = pages.filter(|(_, page)| is_of_store(page)).map(|it| it.0).collect();
+        assert!(places.len() > 4, "{places:?}");
+        rot(&dir, disk, &places);
+        let serve = dir.import(&["g"]);
+        for byte in 1..5 {
+            io(&dir, serve.uri(), &[&format!("read -P {byte} {byte}M 1M")]);
+        }
+        assert_eq!(counter(&dir, "s", "damaged"), 0);
+        assert_eq!(serve.stop().code, 0);
+    }
+}
+
 /// Without another copy, a read of wrong bytes fails, and a write of the block makes it good.
 #[test]
 fn checksum_alone_fails_reads_of_rot_until_block_is_written() {
@@ -210,8 +238,19 @@ fn start_of_checksum_refuses_lost_state_and_other_crash_option() {
         file.write_all_at(&[0; 8192], from as u64).unwrap();
     };
     wipe(b"CAIRNJNL");
-    let ran = dir.cairn(&["import", "g", "--directory", "."]);
-    assert!(ran.code != 0 && ran.err.contains("journal of the device is missing"), "{ran:?}");
+    for accepts in [&[][..], &["--accept-loss"]] {
+        let import = ["import", "g", "--directory", "."];
+        let ran = dir.cairn(&[&import[..], accepts].concat());
+        assert!(ran.code == 11 && ran.err.contains("journal of the device is missing"), "{ran:?}");
+        assert!(ran.err.contains("--accept-loss does not help"), "{ran:?}");
+    }
+    // The store is still the one whose journal was lost: with its roots, the start succeeds.
+    let from = whole.chunks(4096).position(|page| page.starts_with(b"CAIRNJNL")).unwrap() * 4096;
+    let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
+    file.write_all_at(&whole[from..from + 8192], from as u64).unwrap();
+    let serve = dir.import(&["g"]);
+    io(&dir, serve.uri(), &["read -P 0x11 1M 1M"]);
+    assert_eq!(serve.stop().code, 0);
     std::fs::write(dir.path("a.img"), &whole).unwrap();
 
     wipe(b"CAIRNVLT");

@@ -199,6 +199,7 @@ pub(crate) async fn plan(
         absent: false,
         standing_bytes: 0,
         words: String::new(),
+        states: BTreeMap::new(),
     };
     let probed = named.iter().map(|(name, known)| (name.clone(), probed(known))).collect();
     let (local, registry) = (ephemeral(doctor, newest), doctor.registry);

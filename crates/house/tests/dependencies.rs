@@ -23,7 +23,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         &["api", "block", "engine", "graph", "kinds", "meta", "net", "pool", "runtime", "wire"],
     ),
     // Apart from `bench`, which is in the program `cairn`.
-    ("bench-simulated", &["bench", "block", "kind", "kinds", "sim", "testkit"]),
+    ("bench-simulated", &["bench", "block", "engine", "kind", "kinds", "meta", "sim", "testkit"]),
     ("api", &["block"]),
     ("attach", &["block", "wire"]),
     ("supervisor", &["block", "runtime"]),

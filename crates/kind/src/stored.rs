@@ -7,7 +7,7 @@ use block::env::LocalFuture;
 use block::units::write_size;
 use block::{Found, Info, Result, StateStore, Table};
 use engine::AnyDevice;
-use meta::home::{self, HomeParts, Objects, Room};
+use meta::home::{self, HomeParts, Made, Objects, Room};
 use meta::vault::page::PAGE_BYTES;
 
 use crate::{
@@ -121,6 +121,13 @@ impl Stored {
         found: &[Found],
     ) -> Result<()> {
         home::check_found(kind.name, &self.objects_of(given, lowers)?, lowers, found)
+    }
+
+    /// Returns the parts and the fixed options of the device of the kind `kind` by `found`, its newest state in labels; `None` if
+    /// the state does not fit.
+    pub fn made(&self, kind: &Kind, given: &DeviceConfig, found: &[u8]) -> Option<Made> {
+        let lowers: Vec<_> = given.lowers.iter().map(|lower| lower.info.clone()).collect();
+        Made::of(kind.name, &self.objects_of(given, &lowers).ok()?, &lowers, found)
     }
 
     fn objects_of(&self, given: &DeviceConfig, lowers: &[Info]) -> Result<Objects> {

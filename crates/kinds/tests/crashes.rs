@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use block::ByteRange;
 use kind::Registry;
-use sim::Reached;
-use sim::crash::{Crashes, Script, Setup, every_crash};
+use sim::crash::{Crashes, Running, Script, Setup, every_crash};
+use sim::{Reached, WriteLog};
 use testkit::wrong::{KEEPER, Sin};
 
 const REGISTRY: Registry = Registry(&[kinds::path::KIND, KEEPER]);
@@ -76,6 +76,48 @@ fn crash_enumeration_refuses_device_that_acknowledges_write_before_its_count() {
 
 /// Bytes of a block of `remap` in the test.
 const BLOCK: u64 = 4096;
+
+/// Judges the first blocks of a device. Each was filled with its `values`, one after the other, and must have a value that is not
+/// older than its last promised write.
+fn judge_blocks(running: &Running, log: &WriteLog, values: &[Vec<u8>]) -> Result<(), String> {
+    for (n, values) in (0..).zip(values) {
+        let block = ByteRange::new(n * BLOCK, BLOCK).expect("a block has bytes");
+        let bytes = running.read(block.start(), BLOCK).map_err(|error| error.to_string())?;
+        let value = bytes[0];
+        if bytes.iter().any(|byte| *byte != value) {
+            return Err(format!("block {n} is torn"));
+        }
+        let least = log.writes_in(block, Reached::Acknowledged) as usize;
+        let may_have = [&[0][..], values].concat();
+        if !may_have[least..].contains(&value) {
+            return Err(format!("block {n} has {value}, and {least} writes are promised"));
+        }
+    }
+    Ok(())
+}
+
+/// The ring of a journal goes round more than once. A start that replays it crashes again.
+#[test]
+fn journal_has_flushed_writes_after_every_crash_and_crash_in_replay() {
+    let device = "s = { kind = \"checksum\", on = \"d0\", crash = \"journal\" }";
+    let setup = Setup::new(kinds::REGISTRY, 1, 1 << 20, device, "s").crashed_again(150);
+    let values: Vec<Vec<u8>> = (0..3).map(|n| (1..=6).map(|lap| lap * 8 + n).collect()).collect();
+    let written = values.clone();
+    let script = async move |script: Script| {
+        for lap in 0..6 {
+            for (n, values) in (0..).zip(&written) {
+                script.write(n * BLOCK, BLOCK, values[lap]).await;
+            }
+            if lap % 2 == 1 {
+                script.flush().await;
+            }
+        }
+    };
+    let crashes = every_crash(&setup, script, |running, log| judge_blocks(running, log, &values));
+    let crashes = crashes.unwrap_or_else(|words| panic!("{words}"));
+    println!("{crashes:?}");
+    assert!(crashes.states > 100 && crashes.again > 100, "{crashes:?}");
+}
 
 /// Each block is written once, with its number. Some are discarded after a flush, and their places are used again.
 #[test]

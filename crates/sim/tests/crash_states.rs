@@ -212,8 +212,12 @@ fn live_change_that_removes_member_survives_power_cuts() {
 #[test]
 fn graph_first_start_can_be_repeated_after_power_cut() {
     let specs = vec![text(&[0, 1], true)];
-    let setup =
-        Setup { registry: kinds::REGISTRY, disks: vec![disk(DATA_BYTES, NS_MAX); 2], specs };
+    let setup = Setup {
+        registry: kinds::REGISTRY,
+        disks: vec![disk(DATA_BYTES, NS_MAX); 2],
+        specs,
+        again: 0,
+    };
     let script = async |script: Script| {
         script.write(0, PIECE as u64, FLUSHED).await;
         script.flush().await;

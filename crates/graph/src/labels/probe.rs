@@ -13,6 +13,7 @@ use meta::{AREA_BYTES, Area, AreaContent, Label, Store};
 use super::diagnosis::{
     self, Binding, Bindings, BoundDisks, DiskContent, DiskFacts, Finding, LostLabel,
 };
+use super::slot::state_of;
 use super::{Labels, Opening, text};
 use crate::spec::{KnownDisk, LabelledDisk, NOT_FOUND, Spec, odd_size};
 
@@ -425,7 +426,11 @@ impl Probe {
 
     fn probed(&self, bound: &Binding) -> KnownDisk {
         match bound {
-            Binding::Labelled(n) => self.results[*n].probed(self.data_bytes(*n)),
+            Binding::Labelled(n) => {
+                let cells = self.label(*n).map(|label| &label.cells).into_iter().flatten();
+                let states = cells.map(|(name, cell)| (name.clone(), state_of(cell))).collect();
+                KnownDisk { states, ..self.results[*n].probed(self.data_bytes(*n)) }
+            }
             Binding::Fresh(n) => {
                 let look = &self.results[*n];
                 let size = look.facts.as_ref().map_or(0, |facts| facts.info.size);
@@ -437,6 +442,7 @@ impl Probe {
                 absent: true,
                 standing_bytes: 0,
                 words: "not found".to_owned(),
+                states: BTreeMap::new(),
             },
         }
     }
@@ -546,6 +552,7 @@ impl ProbeResult {
             absent: false,
             standing_bytes: facts.standing_bytes,
             words: facts.words.clone(),
+            states: BTreeMap::new(),
         }
     }
 }

@@ -86,6 +86,7 @@ impl Draft {
             given,
             info: Info::disk(size, 512),
             table: None,
+            parts: Vec::new(),
             unused_bytes: 0,
             created: false,
             labelled: false,

@@ -15,6 +15,7 @@ use kind::{
 use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
+use super::known::{KnownDisk, state_of, with_fixed};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
@@ -77,6 +78,9 @@ pub struct PlannedNode {
     pub reserve: Reserve,
     /// The table of the device, if its kind maps byte ranges by a table.
     pub table: Option<Table>,
+    /// The parts of the lowers of a device with objects, each with the port of its lower, as its state in labels has them;
+    /// empty if the state is not known.
+    pub parts: Vec<(usize, Table)>,
     /// Number of bytes of the lowers that the device does not use and that no other device can use.
     pub unused_bytes: u64,
     /// For a device, whether this start creates every disk beneath the device; for a disk, whether this start creates
@@ -165,22 +169,6 @@ impl PlannedNode {
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
     }
-}
-
-/// The facts about a labelled disk that a start has found by reading its label or by missing the disk. These facts take
-/// precedence over those that the kind of the disk reports.
-#[derive(Clone, Debug)]
-pub struct KnownDisk {
-    /// Size, block size and other facts about the data of the disk, without its label areas.
-    pub info: Info,
-    /// Whether this start creates the disk.
-    pub created: bool,
-    /// Whether the start has not found the disk.
-    pub absent: bool,
-    /// Bytes of the buffer pool that the kind of the disk holds or reserves while the disk is open.
-    pub standing_bytes: usize,
-    /// Properties of the disk for the user, such as `O_DIRECT`.
-    pub words: String,
 }
 
 /// A disk of a spec that must have a label.
@@ -397,6 +385,7 @@ struct Answer {
     info: Info,
     needs: Needs,
     table: Option<Table>,
+    parts: Vec<(usize, Table)>,
     unused_bytes: u64,
     created: bool,
     words: String,
@@ -405,8 +394,8 @@ struct Answer {
 impl Answer {
     /// Returns an answer with the facts `info` alone.
     fn unknown(info: Info) -> Self {
-        let (table, words) = (None, String::new());
-        Self { info, needs: Needs::LEAF, table, unused_bytes: 0, created: false, words }
+        let (table, parts, words) = (None, Vec::new(), String::new());
+        Self { info, needs: Needs::LEAF, table, parts, unused_bytes: 0, created: false, words }
     }
 }
 
@@ -465,7 +454,7 @@ impl Planner<'_> {
         if !deferred {
             self.check_answer(draft, kind, &answer)?;
         }
-        let Answer { info, needs, table, unused_bytes, created, words } = answer;
+        let Answer { info, needs, table, parts, unused_bytes, created, words } = answer;
         let found = self.volumes.get(&given.name).and_then(Option::as_ref);
         let blank = found.is_some_and(|volume| volume.is_blank);
         let role = if lowers.is_empty() { Role::Disk } else { Role::Device };
@@ -485,6 +474,7 @@ impl Planner<'_> {
             needs,
             reserve: Reserve::NONE,
             table,
+            parts,
             unused_bytes,
             created,
             labelled,
@@ -563,7 +553,16 @@ impl Planner<'_> {
                 self.log_faults(draft, plan(given))?;
                 plain(over)
             }
-            (Maker::Device { .. } | Maker::Stateful { .. } | Maker::Stored(_), _) => {
+            (Maker::Stored(stored), _) => {
+                let state = state_of(&given.name, lowers, &self.nodes, self.probed);
+                let made = state.and_then(|state| stored.made(kind, given, &state.bytes));
+                let (parts, fixed) =
+                    made.map_or_else(Default::default, |made| (made.parts, made.fixed));
+                let planned = stored.plan(kind, &with_fixed(kind, given, fixed));
+                let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
+                Answer { needs, parts, ..plain(info) }
+            }
+            (Maker::Device { .. } | Maker::Stateful { .. }, _) => {
                 let planned = kind.plan_device(given).expect("a kind of these makers has a plan");
                 let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
                 Answer { needs, ..plain(info) }

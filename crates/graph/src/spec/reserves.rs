@@ -83,19 +83,30 @@ impl Reserves {
                 self.of_table(Fusion::over(table.clone(), &lowers)?, block)
             }
             (Maker::Stored(_), None) => {
-                let parts = node.lowers.iter().map(|lower| self.of_part(*lower, block));
-                let parts = parts.collect::<Result<Vec<_>>>()?;
+                let whole = |lower: &usize| self.of_whole(*lower, block);
+                let part = |(port, table): &(usize, Table)| {
+                    self.of_part(node.lowers[*port], table.clone(), block)
+                };
+                let parts: Vec<_> = match &node.parts[..] {
+                    [] => node.lowers.iter().map(whole).collect::<Result<_>>()?,
+                    parts => parts.iter().map(part).collect::<Result<_>>()?,
+                };
                 NodeReserve::of_device(Reserve::of_device(node.needs, block, &parts))
             }
             (_, None) => NodeReserve::of_device(Reserve::of_device(node.needs, block, &below)),
         })
     }
 
-    /// Returns the reserve of a part of a lower, such as the data of a device with objects. The part of a device that has
-    /// grown may have several ranges and need more. The build of the graph checks that.
-    fn of_part(&self, lower: usize, block: u32) -> Result<Reserve> {
+    /// Returns the reserve of a part of a lower that is one range. The parts of a new device are. Those of a device that has
+    /// grown may have several ranges and need more: if its state is not known, the build of the graph checks that.
+    fn of_whole(&self, lower: usize, block: u32) -> Result<Reserve> {
         let whole = Table::linear(Port(0), u64::MAX, 0, self.sizes[lower])?;
-        let fusion = Fusion::over(whole, &[(lower, self.nodes[lower].fusion.as_ref())])?;
+        self.of_part(lower, whole, block)
+    }
+
+    /// Returns the reserve of a part of a lower, such as the data of a device with objects.
+    fn of_part(&self, lower: usize, part: Table, block: u32) -> Result<Reserve> {
+        let fusion = Fusion::over(part, &[(lower, self.nodes[lower].fusion.as_ref())])?;
         Ok(self.of_table(fusion, block).reserve)
     }
 

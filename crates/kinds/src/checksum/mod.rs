@@ -131,9 +131,13 @@ fn crash(given: &DeviceConfig) -> Option<Crash> {
     given.text(&CRASH).and_then(Crash::of)
 }
 
-/// Whether a device may have a journal. The default of `crash` depends on devices above, which are planned later.
+/// Whether a device may have a journal. The plan sets `crash` to the value with which a device was made, if it knows its state.
+/// Otherwise the default depends on redundancy: that below is a fact of the lower, and that above is planned later.
 fn may_have_journal(given: &DeviceConfig) -> bool {
-    crash(given) != Some(Crash::Regions)
+    match crash(given) {
+        Some(crash) => crash == Crash::Journal,
+        None => given.lowers[0].info.copies == 1,
+    }
 }
 
 fn objects(given: &DeviceConfig, lower_bytes: u64) -> Plan<home::Objects> {

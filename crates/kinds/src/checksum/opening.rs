@@ -183,7 +183,7 @@ impl Opening {
 /// Returns the error of a device without its journal.
 fn missing_ring(error: &Error) -> Error {
     error!(Corrupt, "the journal of the device is missing ({})", error.message())
-        .next("bring back the disk with the journal")
+        .next("bring back the disk with the journal, which may have flushed writes: --accept-loss does not help")
 }
 
 impl Redundancy {

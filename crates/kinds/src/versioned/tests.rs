@@ -15,11 +15,11 @@ use super::subjects::LOWER_BYTES;
 
 const GROWN_BYTES: u64 = 2 * LOWER_BYTES;
 
-/// The vdisk is there in each state in which the pool is, and has all flushed writes.
+/// The vdisk is there in each state in which the pool is, and has all flushed writes. A start that replays the log crashes again.
 #[test]
 fn versioned_has_flushed_writes_after_every_crash() {
     let device = "v = { kind = \"versioned\", on = \"d0\", size = \"64KiB\" }";
-    let setup = Setup::new(crate::REGISTRY, 1, LOWER_BYTES, device, "v");
+    let setup = Setup::new(crate::REGISTRY, 1, LOWER_BYTES, device, "v").crashed_again(40);
     let script = async |script: Script| {
         script.write(4096, 4096, 0x11).await;
         script.flush().await;
@@ -33,7 +33,7 @@ fn versioned_has_flushed_writes_after_every_crash() {
         }
     });
     let crashes = crashes.unwrap_or_else(|words| panic!("{words}"));
-    assert!(crashes.states > 100, "{crashes:?}");
+    assert!(crashes.states > 100 && crashes.again > 100, "{crashes:?}");
 }
 
 /// A labelled disk, and the states of a versioned device on its first part.

@@ -19,6 +19,7 @@ pub mod record;
 mod room;
 mod store;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use block::env::LocalFuture;
@@ -28,7 +29,7 @@ pub use device::{Homed, VERBS};
 pub use labels::Labels;
 pub use objects::{OBJECTS_MAX, Objects};
 pub use opening::{Access, Opening, Store};
-pub use room::{Room, check_found};
+pub use room::{Made, Room, check_found};
 pub use store::Opened;
 
 use crate::vault::Vault;
@@ -108,6 +109,7 @@ impl HomeParts {
             keeps_data,
             accepts_loss: labels.store().accepts_loss(),
             build: Box::new(build),
+            is_lost: Cell::new(false),
             finish: Box::new(finish),
         };
         let opening = Opening::new(&env, store, labels, found, record);

@@ -98,6 +98,30 @@ pub fn check_found(kind: &str, objects: &Objects, lowers: &[Info], found: &[Foun
     }
 }
 
+/// The parts of a device's lowers as the newest state in labels has them, and the options with which the device was made. A
+/// plan computes reserves and needs from them.
+pub struct Made {
+    /// The data, the vault, and the journal if there is one: the port of the lower, and the mapping to it.
+    pub parts: Vec<(usize, Table)>,
+    /// Names and values of the fixed options.
+    pub fixed: Vec<(String, String)>,
+}
+
+impl Made {
+    /// Returns the parts and the fixed options by the state `found` of a device of the kind `kind` that has `objects` over
+    /// `lowers`; `None` if the state does not fit.
+    pub fn of(kind: &str, objects: &Objects, lowers: &[Info], found: &[u8]) -> Option<Self> {
+        let record = fitting(kind, &decode(kind, found).ok()?, objects, lowers).ok()?;
+        let port = usize::from(record.place == Place::Apart);
+        let (journal, store) = split(&record.ranges, record.journal_bytes);
+        let mut parts = vec![(0, data_table(&record, lowers[0].size).ok()?)];
+        for own in [store, journal].into_iter().filter(|own| !own.is_empty()) {
+            parts.push((port, table(&own).ok()?));
+        }
+        Some(Self { parts, fixed: record.fixed })
+    }
+}
+
 fn place_of(objects: &Objects, lowers: &[Info]) -> Place {
     match lowers.len() {
         1 if objects.is_behind => Place::Behind,

@@ -1,5 +1,7 @@
 //! The vault with the objects of a device, as a store of [`super::Opening`].
 
+use std::cell::Cell;
+
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Env, Error, ErrorKind, Lower, Reason, Result, error};
@@ -36,6 +38,9 @@ pub struct VaultStore<T> {
     /// Whether the operator permits the loss of durable data.
     pub accepts_loss: bool,
     pub build: Build<T>,
+    /// Whether the last opening found the vault missing or damaged. Errors of the kind do not count: they may be about other
+    /// objects, such as its journal.
+    pub is_lost: Cell<bool>,
     /// Ends the work of the kind on its objects, before the vault is closed.
     pub finish: Finish<T>,
 }
@@ -138,7 +143,11 @@ impl<T: 'static> Store for VaultStore<T> {
     }
 
     async fn open(&self, record: &Record, access: Access) -> Result<Self::Open> {
-        let opened = self.vault(record, access).await.map_err(|error| match error.kind() {
+        let opened = self.vault(record, access).await;
+        let kind = opened.as_ref().err().map(Error::kind);
+        let is_lost = [ErrorKind::NotFound, ErrorKind::Invalid, ErrorKind::Corrupt];
+        self.is_lost.set(kind.is_some_and(|kind| is_lost.contains(&kind)));
+        let opened = opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::Invalid => {
                 let words = format!(
                     "the vault of the {} is missing on {}, although the labels record it ({})",
@@ -170,6 +179,10 @@ impl<T: 'static> Store for VaultStore<T> {
         match (self.build)(parts).await {
             Ok(objects) => Ok((opened, objects)),
             Err(error) => {
+                if error.kind() == ErrorKind::Corrupt && accepts_loss {
+                    let found = opened.check().await;
+                    self.is_lost.set(found.is_ok_and(|found| !found.repairable));
+                }
                 // The graph may go on without the device, and the vault may be opened again.
                 if !is_preview && !self.read_only {
                     let _ = opened.close().await;
@@ -180,7 +193,8 @@ impl<T: 'static> Store for VaultStore<T> {
     }
 
     fn may_replace(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Corrupt && self.keeps_data && self.accepts_loss
+        let is_lost = self.is_lost.get() || seeded::on(Bug::StoreReplacedForKind);
+        is_lost && error.kind() == ErrorKind::Corrupt && self.keeps_data && self.accepts_loss
     }
 
     async fn close(&self, (vault, objects): &Self::Open) {

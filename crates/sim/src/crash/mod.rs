@@ -25,6 +25,8 @@ pub struct Setup {
     /// The specs. The graph of the first is started; the script may change it to others. After each crash at least one
     /// of them must start.
     pub specs: Vec<String>,
+    /// Whether starts after a crash are crashed too: that of each so many-th state, 0 for none.
+    pub again: usize,
 }
 
 impl Setup {
@@ -32,7 +34,7 @@ impl Setup {
     /// `devices` are the lines of the spec's section `[device]`, and `top` is the device that is exported.
     pub fn new(registry: Registry, disks: usize, bytes: u64, devices: &str, top: &str) -> Self {
         let config = DiskConfig::new(bytes + 2 * meta::AREA_BYTES, Profile::Native512);
-        let setup = Self { registry, disks: vec![config; disks], specs: Vec::new() };
+        let setup = Self { registry, disks: vec![config; disks], specs: Vec::new(), again: 0 };
         setup.or(devices, top)
     }
 
@@ -44,6 +46,14 @@ impl Setup {
         let export = format!("[export]\nvol = {{ on = \"{top}\" }}\n");
         self.specs.push(format!("name = \"g\"\n[disk]\n{disks}[device]\n{devices}\n{export}"));
         self
+    }
+}
+
+impl Setup {
+    /// Lets the start after each `again`-th crash state crash, too.
+    #[must_use]
+    pub fn crashed_again(self, again: usize) -> Self {
+        Self { again, ..self }
     }
 }
 
@@ -207,12 +217,15 @@ pub struct Crashes {
     pub started: Vec<usize>,
     /// Number of crash states in which the graphs of several specs start.
     pub ambiguous: usize,
+    /// Number of states after a second crash, in a start after the first one, that were started and judged.
+    pub again: usize,
 }
 
 /// Enumerates the crashes of a graph: of its first start on new disks, of the script, and of its close in order. After
 /// each simulated event every state of the disks is tried that a kill or a power cut may leave (of many unflushed writes
 /// some subsets only). In each state at least one of the specs must start, without options, and `judge` is called with
 /// the running graph and the log of the script's writes. After a power cut the log counts unflushed writes as sent only.
+/// With [`Setup::again`], so are the states that a second crash leaves during a start.
 ///
 /// # Errors
 /// The first state in which no graph starts, or that `judge` refuses, in words.
@@ -242,7 +255,6 @@ pub fn every_crash<S: AsyncFnOnce(Script) + 'static>(
     let (sent, closing) = (own.clone(), own);
     trial.run("script", &rig, &log, async move { script(sent).await });
     trial.run("close", &rig, &log, async move { closing.close().await });
-    trial.totals.states = trial.seen.count();
     match trial.broken {
         Some(words) => Err(words),
         None => Ok(trial.totals),
@@ -297,6 +309,44 @@ impl Trial<'_> {
         }
         for state in self.seen.after(crash, images, &log) {
             self.start(crash, &state, &log)?;
+            self.totals.states += 1;
+            if self.setup.again > 0 && self.totals.states.is_multiple_of(self.setup.again) {
+                self.crash_again(&state, &log)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the graph of each spec on disks in a crash state, and tries the crashes at each event of the start.
+    fn crash_again(&mut self, state: &[Image], log: &WriteLog) -> std::result::Result<(), String> {
+        let mut seen = CrashStates::default();
+        for text in &self.setup.specs {
+            let rig = Rc::new(Rig::new(self.setup.registry, &self.setup.disks));
+            rig.put(state);
+            let (own, text, mut event, mut broken) = (rig.clone(), text.clone(), 0, None);
+            let start = async move { own.start(&text).await };
+            let started = moments(&rig, start, |images| {
+                event += 1;
+                for crash in [Crash::Kill, Crash::PowerCut] {
+                    let log = log.snapshot();
+                    if crash == Crash::PowerCut {
+                        log.power_cut();
+                    }
+                    for state in seen.after(crash, &images, &log) {
+                        self.totals.again += 1;
+                        if broken.is_none()
+                            && let Err(words) = self.start(crash, &state, &log)
+                        {
+                            broken =
+                                Some(format!("{crash:?} at event {event} of a start: {words}"));
+                        }
+                    }
+                }
+            });
+            drop(started);
+            if let Some(words) = broken {
+                return Err(words);
+            }
         }
         Ok(())
     }

@@ -102,9 +102,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
             }
             Some(Ok(live)) => {
                 world.counters().add(Count::Labelled);
-                if wanted.opening.grow.is_empty() {
-                    check_reserves(&live)?;
-                }
+                check_reserves(&live)?;
                 let portal = live.portal("vol").expect("the spec has the export vol");
                 let client = Client::of(&engine, portal.clone());
                 let (door, server) =
@@ -129,8 +127,7 @@ pub fn start(world: &SimWorld, starts: &mut u64, wanted: &Wanted) -> Result<Star
 }
 
 /// Checks that the engine sets aside for each device at most the slots and copies that the plan of the spec computed.
-/// For a missing disk the engine may set less aside, and for a device with objects over a grown disk more: the plan does not
-/// know the ranges of the growths.
+/// For a missing disk the engine may set less aside.
 fn check_reserves(live: &RunningGraph) -> Result<(), Failure> {
     let now = live.now();
     for (node, member) in now.planned.nodes.iter().zip(now.graph.members()) {
