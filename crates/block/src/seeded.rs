@@ -367,6 +367,8 @@ bugs! {
     AlikeBeforeVerified = "251",
     /// 184 a resync copies a range in which a verifier has found the right bytes on both members
     AlikeCopied = "184",
+    /// 185 the ring of a journal is read from the first copy alone, although another copy may have gone on for a whole lap
+    LaggingRing = "185",
     /// 252 the scrub of a mirror beneath a verifier rewrites copies
     ScrubBeneathVerifier = "252",
     /// 253 a mirror answers reads of a last resort from copies that are not in sync

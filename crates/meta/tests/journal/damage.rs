@@ -208,6 +208,40 @@ fn journal_verifies_record_that_is_read_again() {
     });
 }
 
+/// The first copy has ignored all flushes since the fourth record. The ring of the other one has gone round since.
+#[test]
+fn journal_goes_on_from_copy_that_is_laps_ahead() {
+    let world = SimWorld::new(1);
+    let disk = formatted(&world, &Trace::default());
+    let mut stale = Vec::new();
+    block_on(&world, async {
+        let scene = Scene::open(&world.env(), &disk).await.unwrap();
+        for step in 1..=40 {
+            let part = scene.part(step % 4, &crate::scene::content(step));
+            scene.journal.append(vec![part]).await.unwrap();
+            scene.journal.sync().await.unwrap();
+            if step == 4 {
+                stale = disk.bytes.borrow().clone();
+            }
+        }
+    });
+    let disks = [Disk::new(1, stale, &Trace::default()), disk];
+    let device = Copied::new(disks.clone());
+    block_on(&world, async {
+        let (env, lower) = (world.env(), device.lower());
+        let target = Target::new(&env, &lower, DATA_START);
+        let opened = Journal::open(&env, &lower, 0, &Options::default(), target).await;
+        let (journal, opened) = opened.unwrap_or_else(|why| panic!("{why}"));
+        assert!(opened.records > 0 && opened.loss.is_none(), "{opened:?}");
+        for step in 37..=40 {
+            let at = (DATA_START + step % 4 * 512) as usize;
+            let found = disks[1].bytes.borrow()[at..at + 512].to_vec();
+            assert_eq!(found, crate::scene::content(step), "step {step}");
+        }
+        drop(journal);
+    });
+}
+
 #[test]
 fn journal_reads_damaged_roots_records_and_payload_from_other_copy() {
     // Damage to a root, to both roots, to the header of a flushed record, to payload of a flushed and of an unflushed record.
