@@ -23,6 +23,15 @@ impl Inner {
         self.blocks(range).filter(is_part)
     }
 
+    /// Returns the blocks of which `range` has all bytes; `None` if there are none. The last block of a mirror may be shorter.
+    fn without_parts(&self, range: ByteRange) -> Option<ByteRange> {
+        let is_whole = |block: &ByteRange| range.contains(*block);
+        let mut whole = self.blocks(range).filter(is_whole);
+        let first = whole.next()?;
+        let last = whole.last().unwrap_or(first);
+        ByteRange::between(first.start(), last.end())
+    }
+
     /// Whether a member may carry out `op` after it has got whole blocks: it failed because bytes of a block were wrong, of
     /// which `op` changes only a part.
     pub(super) fn may_mend(&self, op: &Op, error: &Error) -> bool {
@@ -60,10 +69,7 @@ impl Inner {
             self.put_again(index, Op::write(block, own), alone).await?;
             self.rewritten(index, block);
         }
-        let block = self.whole_block_bytes();
-        let (start, end) =
-            (range.start().next_multiple_of(block), range.end() - range.end() % block);
-        if let Some(whole) = ByteRange::between(start, end.max(start)) {
+        if let Some(whole) = self.without_parts(range) {
             self.put_again(index, op.part(whole), alone).await?;
         }
         self.flush_if_fua(index, op).await
