@@ -244,7 +244,7 @@ fn start_of_checksum_refuses_lost_state_and_other_crash_option() {
         assert!(ran.code == 11 && ran.err.contains("journal of the device is missing"), "{ran:?}");
         assert!(ran.err.contains("--accept-loss does not help"), "{ran:?}");
     }
-    // The store is still the one whose journal was lost: with its roots, the start succeeds.
+    // The store is the old one: with the roots of its journal, the start succeeds.
     let from = whole.chunks(4096).position(|page| page.starts_with(b"CAIRNJNL")).unwrap() * 4096;
     let file = std::fs::File::options().write(true).open(dir.path("a.img")).unwrap();
     file.write_all_at(&whole[from..from + 8192], from as u64).unwrap();

@@ -166,7 +166,7 @@ pub mod copies {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
     pub struct Verdict {
         /// Whether every copy that could be read has the right bytes now. If not, a block of the range has no checksum, or
-        /// no copy of it is right.
+        /// all its copies are wrong.
         pub alike: bool,
     }
 

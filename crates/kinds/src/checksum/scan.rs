@@ -137,13 +137,13 @@ impl Inner {
         }
         self.note_scanned(range, &left);
         if self.redundancy == Redundancy::Below {
-            self.tell_verdicts(range, alike).await?;
+            self.report_verdicts(range, alike).await?;
         }
         Ok(())
     }
 
     /// Reports to the device below that all copies of a range were read. `alike`: blocks whose copies are all right.
-    async fn tell_verdicts(&self, range: ByteRange, alike: Blocks) -> Result<()> {
+    async fn report_verdicts(&self, range: ByteRange, alike: Blocks) -> Result<()> {
         let (first, count) = blocks_of(range);
         let is_alike = |n: &usize| alike >> n & 1 == 1;
         let blocks: Vec<usize> = (0..count).collect();

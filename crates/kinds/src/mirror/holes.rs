@@ -8,8 +8,8 @@ use super::spans::Spans;
 /// The way in which a resync makes a range of a member equal to a member in sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Both members read as zeros there, or a verifier has found the right bytes on both. New writes go to both, so nothing
-    /// is to be done.
+    /// Both members read as zeros there, or a verifier has found the right bytes on both. New writes go to both, so the
+    /// resync leaves the range alone.
     Skip,
     /// The member in sync reads as zeros: the range is zeroed, and its space freed.
     Zero,

@@ -16,14 +16,14 @@ impl Inner {
         ByteRange::between(range.start() - range.start() % block, end).unwrap_or(range)
     }
 
-    /// Returns the blocks of which `range` has only a part.
+    /// Returns the blocks that `range` covers only in part.
     fn parts(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
         let is_part =
             move |block: &ByteRange| block.start() < range.start() || block.end() > range.end();
         self.blocks(range).filter(is_part)
     }
 
-    /// Returns the blocks of which `range` has all bytes; `None` if there are none. The last block of a mirror may be shorter.
+    /// Returns the blocks that `range` covers as a whole; `None` if there are none. The last block of a mirror may be shorter.
     fn without_parts(&self, range: ByteRange) -> Option<ByteRange> {
         let is_whole = |block: &ByteRange| range.contains(*block);
         let mut whole = self.blocks(range).filter(is_whole);

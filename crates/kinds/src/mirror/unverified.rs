@@ -21,7 +21,7 @@ use super::verifier::change;
 /// Bytes that are rewritten at once, unless a member has larger blocks: the bytes of one checksum.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The member whose bytes of a block were taken.
+/// The member from which a block was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     /// The first member that was read. It verifies the block.
