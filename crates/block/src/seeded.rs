@@ -385,6 +385,18 @@ bugs! {
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
     LaggingCountsDivided = "261",
+    /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count
+    ReplicaLeftAlone = "262",
+    /// 263 a mirror clears a dirty region before its store records which members miss the region
+    ClearedUnmissed = "263",
+    /// 264 a mirror opens its store from replicas of members that are not in sync
+    StaleReplicaCounts = "264",
+    /// 265 a member comes in sync before its replica of the store is current
+    InSyncBeforeReplica = "265",
+    /// 266 a mirror names its store in labels before the store has its maps
+    StoreNamedEarly = "266",
+    /// 267 a mirror opens without the maps in its store
+    StoreUnread = "267",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
