@@ -389,8 +389,6 @@ bugs! {
     ReplicaLeftAlone = "262",
     /// 263 a mirror clears a dirty region before its store records which members miss the region
     ClearedUnmissed = "263",
-    /// 264 a mirror opens its store from replicas of members that are not in sync
-    StaleReplicaCounts = "264",
     /// 265 a member comes in sync before its replica of the store is current
     InSyncBeforeReplica = "265",
     /// 266 a mirror names its store in labels before the store has its maps

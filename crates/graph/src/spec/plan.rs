@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Env, Info, Needs, Port, Table, TableError};
+use block::{Env, Info, Needs, Port, StoredState, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
@@ -181,6 +181,11 @@ pub struct KnownDisk {
     pub standing_bytes: usize,
     /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
+    /// Whether the disk gets its first label from this start or change, or got it from one that did not complete.
+    pub fresh: bool,
+    /// The states of devices in the label of the disk, by name of the device. Only those of devices that the graph had
+    /// before are listed.
+    pub cells: Rc<BTreeMap<String, Rc<StoredState>>>,
 }
 
 /// A disk of a spec that must have a label.
@@ -517,6 +522,7 @@ impl Planner<'_> {
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> DeviceConfig {
+        let device = draft.entry.name.text.as_str();
         let lower = |(index, draft): (&usize, &usize)| {
             let node = &self.nodes[*index];
             LowerConfig {
@@ -524,6 +530,8 @@ impl Planner<'_> {
                 info: node.info.clone(),
                 created: node.created,
                 labelled: node.labelled,
+                fresh: self.disks_beneath(*index).all(|disk| self.is_fresh(disk)),
+                state: self.state_beneath(*index, device),
                 next_free: self.uses[*draft].next_free(),
                 beneath: self.beneath[*index].clone(),
             }
@@ -537,6 +545,22 @@ impl Planner<'_> {
             lowers,
             trusted_now: draft.entry.trusted_now,
         }
+    }
+
+    /// Returns the disks beneath node `index`.
+    fn disks_beneath(&self, index: usize) -> impl Iterator<Item = &PlannedNode> {
+        self.beneath[index].disks.ones().map(|disk| &self.nodes[disk])
+    }
+
+    fn is_fresh(&self, disk: &PlannedNode) -> bool {
+        self.probed.get(&disk.name).map_or(disk.created, |known| known.fresh)
+    }
+
+    /// Returns the newest state of the device called `device` in the labels of the disks beneath node `index`.
+    fn state_beneath(&self, index: usize, device: &str) -> Option<Rc<StoredState>> {
+        let known = self.disks_beneath(index).filter_map(|disk| self.probed.get(&disk.name));
+        let states = known.filter_map(|known| known.cells.get(device));
+        states.max_by_key(|state| state.sequence).cloned()
     }
 
     /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`. `lowers` are the

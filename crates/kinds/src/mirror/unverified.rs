@@ -14,7 +14,7 @@ use block::{
 };
 use block::{all, first};
 
-use super::device::Inner;
+use super::device::{Alone, Inner};
 use super::record::Content;
 use super::verifier::change;
 
@@ -126,9 +126,10 @@ impl Inner {
         suspect: Option<usize>,
         room: Buf,
     ) -> Result<()> {
-        let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
+        let mut alone = Some(Alone::new(self.lock.lock(block, Mode::Exclusive).await));
         let data = self.read_best(block, suspect, room).await?;
-        self.announce(block).await?;
+        let writing = self.announce(block).await?;
+        alone = alone.take().map(|alone| alone.writing(writing));
         let done = self.to_all(&Op::write(block, data), &mut alone).await;
         self.remembered().await.and(done)
     }

@@ -71,9 +71,9 @@ impl VaultMarks {
     /// Posts a transaction that marks (`value`) or clears regions of one of the [`parts`].
     fn post(&self, part: &[u64], value: bool) -> LocalFuture<Result<()>> {
         let mut transaction = self.vault.begin();
-        let put = part.chunk_by(|one, next| one + 1 == *next).try_for_each(|run| {
-            self.bitmap.put(&mut transaction, run[0], run.len() as u64, value)
-        });
+        let put = part
+            .chunk_by(|one, next| one + 1 == *next)
+            .try_for_each(|run| self.bitmap.put(&mut transaction, run[0], run.len() as u64, value));
         let vault = self.vault.clone();
         Box::pin(async move {
             put?;

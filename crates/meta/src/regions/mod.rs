@@ -224,7 +224,8 @@ impl Regions {
         inner.state.borrow_mut().begin_write(first, last, now);
         let writing = Writing { regions: inner.clone(), first, last };
         let bytes_ahead = range.len().saturating_mul(inner.marks.ahead());
-        let ahead = (last + bytes_ahead / inner.division.region_bytes()).min(inner.division.count() - 1);
+        let ahead =
+            (last + bytes_ahead / inner.division.region_bytes()).min(inner.division.count() - 1);
         // The count of the write keeps a region from being cleared while the caller waits for another region.
         loop {
             let Some(batch) = inner.state.borrow_mut().want(first..=last, ahead, now) else {

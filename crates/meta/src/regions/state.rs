@@ -74,7 +74,9 @@ impl Region {
     fn may_be_cleared(&self, flushed: u64) -> bool {
         let is_flushed = self.needed_flush <= flushed || seeded::on(Bug::ClearedBeforeFlush);
         let is_verified = self.unverified.is_empty() || seeded::on(Bug::ClearedUnverified);
-        let is_idle = self.writes == 0 || seeded::on(Bug::ClearedDuringWrite);
+        let is_idle = self.writes == 0
+            || seeded::on(Bug::ClearedDuringWrite)
+            || seeded::on(Bug::RegionLeftBusy);
         matches!(self.mark, Mark::Durable) && is_idle && is_flushed && is_verified
     }
 }
