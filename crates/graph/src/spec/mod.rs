@@ -12,7 +12,7 @@
 //! | `draft.rs`, `value.rs` | the kind, the options and the lowers of one disk or device |
 //! | `order.rs` | order of devices, lowers first; cycles and depth |
 //! | `owner.rs` | owners of the bytes of a device |
-//! | `plan.rs` | the plan of every device, lowers first |
+//! | `plan.rs`, `known.rs` | the plan of every device, lowers first; facts from labels |
 //! | `volumes.rs` | volumes that the spec names |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and its import on another machine |
 //! | `label.rs` | contents that a label may have |
@@ -33,6 +33,7 @@ mod edit;
 mod fault;
 mod import;
 mod keys;
+mod known;
 mod label;
 mod listen;
 mod moving;
@@ -59,6 +60,7 @@ pub(crate) use draft::options_of;
 pub use fault::{Fault, Faults, Position, Severity};
 pub use import::{Local, NOT_FOUND};
 pub use keys::{KeySpec, KeyValue, SECTIONS, SectionSpec};
+pub use known::KnownDisk;
 pub use listen::{
     LISTENS_MAX, Listen, SOCKET_PATH_MAX_BYTES, TlsPaths, is_loopback, parse_address,
 };
@@ -67,6 +69,6 @@ pub use order::DEPTH_MAX;
 pub use parse::{DEVICES_MAX, EXPORTS_MAX, NAME_MAX_BYTES, Spec, TEXT_MAX_BYTES};
 pub use past::{Forgotten, Known};
 pub(crate) use plan::odd_size;
-pub use plan::{KnownDisk, LabelledDisk, Planned, PlannedExport, PlannedNode, Role};
+pub use plan::{LabelledDisk, Planned, PlannedExport, PlannedNode, Role};
 pub use unkept::Unkept;
 pub use volumes::{FoundVolume, FoundVolumes};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use block::env::LocalFuture;
 use block::units::write_size;
-use block::{Env, Info, Needs, Port, StoredState, Table, TableError};
+use block::{Env, Info, Needs, Port, Table, TableError};
 use engine::Reserve;
 use kind::{
     self, AnyDevice, Beneath, Bytes, DeviceConfig, DevicePlan, DiskPlan, Kind, LowerConfig, Maker,
@@ -15,6 +15,7 @@ use kind::{
 use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
+use super::known::{KnownDisk, is_fresh, newest_state};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
@@ -165,27 +166,6 @@ impl PlannedNode {
     pub fn path(&self) -> Option<&str> {
         self.place().filter(|_| self.kind.opens_path())
     }
-}
-
-/// The facts about a labelled disk that a start has found by reading its label or by missing the disk. These facts take
-/// precedence over those that the kind of the disk reports.
-#[derive(Clone, Debug)]
-pub struct KnownDisk {
-    /// Size, block size and other facts about the data of the disk, without its label areas.
-    pub info: Info,
-    /// Whether this start creates the disk.
-    pub created: bool,
-    /// Whether the start has not found the disk.
-    pub absent: bool,
-    /// Bytes of the buffer pool that the kind of the disk holds or reserves while the disk is open.
-    pub standing_bytes: usize,
-    /// Properties of the disk for the user, such as `O_DIRECT`.
-    pub words: String,
-    /// Whether the disk gets its first label from this start or change, or got it from one that did not complete.
-    pub fresh: bool,
-    /// The states of devices in the label of the disk, by name of the device. Only those of devices that the graph had
-    /// before are listed.
-    pub cells: Rc<BTreeMap<String, Rc<StoredState>>>,
 }
 
 /// A disk of a spec that must have a label.
@@ -530,8 +510,8 @@ impl Planner<'_> {
                 info: node.info.clone(),
                 created: node.created,
                 labelled: node.labelled,
-                fresh: self.disks_beneath(*index).all(|disk| self.is_fresh(disk)),
-                state: self.state_beneath(*index, device),
+                fresh: self.disks_beneath(*index).all(|disk| is_fresh(disk, self.probed)),
+                state: newest_state(self.disks_beneath(*index), device, self.probed),
                 next_free: self.uses[*draft].next_free(),
                 beneath: self.beneath[*index].clone(),
             }
@@ -550,17 +530,6 @@ impl Planner<'_> {
     /// Returns the disks beneath node `index`.
     fn disks_beneath(&self, index: usize) -> impl Iterator<Item = &PlannedNode> {
         self.beneath[index].disks.ones().map(|disk| &self.nodes[disk])
-    }
-
-    fn is_fresh(&self, disk: &PlannedNode) -> bool {
-        self.probed.get(&disk.name).map_or(disk.created, |known| known.fresh)
-    }
-
-    /// Returns the newest state of the device called `device` in the labels of the disks beneath node `index`.
-    fn state_beneath(&self, index: usize, device: &str) -> Option<Rc<StoredState>> {
-        let known = self.disks_beneath(index).filter_map(|disk| self.probed.get(&disk.name));
-        let states = known.filter_map(|known| known.cells.get(device));
-        states.max_by_key(|state| state.sequence).cloned()
     }
 
     /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`. `lowers` are the

@@ -11,8 +11,9 @@ use kind::{
 
 use super::draft::{Draft, Names};
 use super::fault::{Faults, Log};
+use super::known::KnownDisk;
 use super::parse::{Entry, Section, Spec};
-use super::plan::{KnownDisk, Planned, PlannedNode};
+use super::plan::{Planned, PlannedNode};
 use super::tree::{Raw, Word};
 
 /// The volumes that a start or a change has looked for, by full name; `None` if there is no such volume.

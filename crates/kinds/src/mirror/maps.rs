@@ -52,14 +52,13 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Returns empty maps. `lowers` are the sizes of the members, if they have room for a store; `rooms` are the recorded ones.
+    /// Returns empty maps. `lowers` are the sizes of the members, if they have room for a store; `rooms` are those that the labels have.
     pub fn new(
         regions: Regions,
         delay: Duration,
         lowers: Option<Vec<u64>>,
-        rooms: Option<Vec<u64>>,
+        rooms: Vec<u64>,
     ) -> Self {
-        let rooms = rooms.or(lowers.clone()).unwrap_or_default();
         let maps = Self {
             rooms: RefCell::new(rooms),
             has_grown: Cell::new(false),

@@ -96,7 +96,7 @@ pub const KIND: Kind = Kind {
     summary: "keeps the same bytes on several devices",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
-    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY],
+    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY, STORE],
     capabilities: Capabilities {
         can_lack: |lowers| lowers.saturating_sub(1),
         names_members: true,
@@ -177,6 +177,15 @@ const CLEAR_DELAY: OptionSpec = OptionSpec {
     help: "time without writes after which a region counts as clean after a crash; 5s if not set",
 };
 
+const STORE: OptionSpec = OptionSpec {
+    name: "store",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "whether new members get room behind the data for a store of the bitmaps; true if not set",
+};
+
 /// Most members of one mirror.
 pub const MEMBERS_MAX: usize = 8;
 
@@ -248,7 +257,7 @@ fn has_room(given: &DeviceConfig) -> bool {
         let is_large = lower.info.size >= MEMBER_BYTES_MIN;
         lower.labelled && lower.fresh && is_large && lower.info.block_size as usize <= PAGE_BYTES
     };
-    given.lowers.iter().all(is_new)
+    given.switch_or(&STORE, true) && given.lowers.iter().all(is_new)
 }
 
 /// Returns the sizes of the parts of the mirror's store.
@@ -406,9 +415,10 @@ async fn from_labels(
     let clear_delay =
         given.duration(&CLEAR_DELAY).unwrap_or(CLEAR_DELAY_DEFAULT).max(CLEAR_DELAY_MIN);
     let names: Vec<_> = lowers.iter().map(Lower::name).collect();
-    let sizes = lowers.iter().map(|lower| lower.info().size);
-    let (lowers, rooms) = (has_room(given).then(|| sizes.collect()), members.rooms()?);
-    let maps = Maps::new(regions, clear_delay, lowers, rooms);
+    let sizes: Vec<_> = lowers.iter().map(|lower| lower.info().size).collect();
+    let rooms = sizes.iter().zip(members.rooms()?).map(|(size, room)| room.unwrap_or(*size));
+    let rooms = rooms.collect();
+    let maps = Maps::new(regions, clear_delay, has_room(given).then_some(sizes), rooms);
     let writer = SuperblockWriter::new(kept.clone(), opening, &decision, &names, maps);
     Ok(Opened {
         states: decision.states.iter().map(state).collect(),

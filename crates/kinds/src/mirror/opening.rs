@@ -106,15 +106,20 @@ impl Members<'_> {
         Ok(Some(Replicas { store: *store, counting, names, lowers: lowers.clone() }))
     }
 
-    /// Returns the sizes of the members in the newest state, with copies of the mirror's store at their ends; `None` without
-    /// room for a store.
+    /// Returns for each member the size that the newest state has for it, with a copy of the mirror's store at its end; `None` for
+    /// a member without one, or that the state does not have.
     ///
     /// # Errors
     /// As [`Members::decide`].
-    pub fn rooms(&self) -> Result<Option<Vec<u64>>> {
+    pub fn rooms(&self) -> Result<Vec<Option<u64>>> {
         let records = self.records()?;
-        let room = self.served(&records).and_then(|(newest, _)| newest.room.as_ref());
-        Ok(room.map(|room| room.lowers.clone()))
+        let newest = self.served(&records).map(|(newest, _)| newest);
+        let room = |name: &&str| {
+            let newest = newest?;
+            let at = newest.members.iter().position(|member| member.name == *name)?;
+            Some(newest.room.as_ref()?.lowers[at])
+        };
+        Ok(self.names.iter().map(room).collect())
     }
 
     /// Returns the newest record and a member that has diverged from it, as [`Members::newest`] does; `None` if no request

@@ -564,7 +564,7 @@ fn stored(newest: &Record) -> Record {
     let members = newest.members.iter();
     let members = members.map(|known| Known { missing: map(&[]), ..known.clone() }).collect();
     let store = Named { vault: meta::Uuid([3; 16]), regions: regions() };
-    let lowers = vec![1 << 20; newest.members.len()];
+    let lowers = vec![2 << 20; newest.members.len()];
     let room = Some(Room { store: Some(store), lowers });
     Record { active: map(&[]), members, room, ..newest.clone() }
 }
@@ -611,4 +611,16 @@ fn mirror_opening_copies_regions_of_maps_in_store() {
     // After a crash, members in sync may differ in dirty regions.
     assert_eq!(decision(&case).states, [IN, STALE, STALE]);
     assert_eq!(decision(&case).missing, [map(&[]), map(&[4, 7]), map(&[4])]);
+}
+
+#[test]
+fn mirror_opening_finds_recorded_rooms_by_names_of_members() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let members = [("c", IN, before, now), ("x", IN, before, now), ("a", IN, before, now)];
+    let mut newest = stored(&record(now, false, &members));
+    newest.room.as_mut().unwrap().lowers = vec![3 << 20, 9 << 20, 2 << 20];
+    let case = Case::new(vec![found(Some(&newest)); 3]);
+    assert_eq!(case.members(None).rooms().unwrap(), [Some(2 << 20), None, Some(3 << 20)]);
+    let in_labels = Case::new(vec![found(Some(&both(true))); 2]);
+    assert_eq!(in_labels.members(None).rooms().unwrap(), [None, None]);
 }

@@ -8,7 +8,7 @@ use super::MEMBERS_MAX;
 use super::regions::{REGION_BYTES_MIN, Regions};
 
 /// Least size in bytes of a member with a room. The maps of smaller mirrors are fine enough in labels.
-pub const MEMBER_BYTES_MIN: u64 = 1 << 20;
+pub const MEMBER_BYTES_MIN: u64 = 2 << 20;
 
 /// Greatest size in bytes of a region with its mark in a store.
 pub const REGION_BYTES_MOST: u64 = 4 << 20;

@@ -24,7 +24,7 @@ const MAP_BYTES: u64 = 192 << 10;
 const POOL_BYTES: u64 = 16 << 20;
 
 /// Bytes of a member that is large enough for a store, beside those for its data.
-const ROOM_BYTES: u64 = 1 << 20;
+const ROOM_BYTES: u64 = 2 << 20;
 
 /// Name in the spec of the labelled disk that is no member of the mirror.
 const BESIDE: &str = "beside";
