@@ -211,18 +211,6 @@ fn maps_of_store_are_read_if_one_replica_is_lost() {
     assert_eq!(pair.to_copy(), MARKED);
 }
 
-#[test]
-fn mirror_opens_read_only_with_maps_of_store() {
-    let mut pair = pair();
-    pair.fail();
-    pair.write(MIB, 5);
-    pair.pass(Duration::from_secs(1));
-    pair.cut(&[CutPolicy::KeepAll]);
-    // A clean close leaves the maps as they are.
-    pair.start();
-    assert_eq!(pair.to_copy(), 64 * KIB);
-}
-
 /// The disks grow while the mirror is closed: the store moves, and its former bytes read as zeros.
 #[test]
 fn mirror_that_grows_moves_store_and_zeros_its_former_room() {
