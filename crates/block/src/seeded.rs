@@ -413,6 +413,16 @@ bugs! {
     PartUncounted = "281",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
+    /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count
+    ReplicaLeftAlone = "262",
+    /// 263 a mirror clears a dirty region before its store records which members miss the region
+    ClearedUnmissed = "263",
+    /// 265 a member comes in sync before its replica of the store is current
+    InSyncBeforeReplica = "265",
+    /// 266 a mirror names its store in labels before the store has its maps
+    StoreNamedEarly = "266",
+    /// 267 a mirror opens without the maps in its store
+    StoreUnread = "267",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use block::{Error, Info, error};
+use block::{Error, Info, StoredState, error};
 use graph::labels::{
     Case, DiskContent, DiskFacts, Facts, Finding as LabelFinding, LostLabel, Remembered, Waiver,
     counting, diagnose, disks, newest, objections_without_bytes, older, split_brain,
@@ -11,7 +12,7 @@ use graph::labels::{
 };
 use graph::spec::{KnownDisk, Local, NOT_FOUND, Planned, PlannedNode, Severity, Spec};
 use kind::Summary;
-use meta::{Area, Inspection, Label, Uuid};
+use meta::{Area, Cell, Inspection, Label, Uuid};
 
 use crate::{
     Checked, CheckedDevice, CheckedDisk, Doctor, Finding, Sort, Soundness, name_of, objects,
@@ -193,13 +194,18 @@ pub(crate) async fn plan(
     newest: &Label,
     named: &Named,
 ) -> Result<Option<Planned>, String> {
+    // The newest label has the newest states of all devices.
+    let state = |cell: &Cell| StoredState { sequence: cell.sequence, bytes: cell.bytes.clone() };
+    let states = newest.cells.iter().map(|(name, cell)| (name.clone(), Rc::new(state(cell))));
+    let states: Rc<BTreeMap<_, _>> = Rc::new(states.collect());
     let probed = |known: &Remembered| KnownDisk {
         info: Info::disk(known.data_bytes, known.block_size),
         created: false,
         absent: false,
         standing_bytes: 0,
         words: String::new(),
-        states: BTreeMap::new(),
+        fresh: false,
+        states: states.clone(),
     };
     let probed = named.iter().map(|(name, known)| (name.clone(), probed(known))).collect();
     let (local, registry) = (ephemeral(doctor, newest), doctor.registry);

@@ -9,7 +9,8 @@ use std::time::Duration;
 use block::control::VerbInfo;
 use block::env::LocalFuture;
 use block::{
-    Env, Found, Handover, Hooks, Info, Lower, Needs, NoStateStore, Result, StateStore, Table,
+    Env, Found, Handover, Hooks, Info, Lower, Needs, NoStateStore, Result, StateStore, StoredState,
+    Table,
 };
 use fixedbitset::FixedBitSet;
 
@@ -192,6 +193,12 @@ pub struct LowerConfig {
     /// Whether every disk beneath the lower has a label. Otherwise the device above cannot keep state in labels beneath
     /// this lower.
     pub labelled: bool,
+    /// Whether every disk beneath the lower gets its first label from this start or change, or got it from one that did
+    /// not complete: no device has data there.
+    pub fresh: bool,
+    /// The newest state of the device in the labels beneath the lower, as they were read before the plan; `None` if no
+    /// label was read, or none has a state.
+    pub state: Option<Rc<StoredState>>,
     /// First byte of the lower behind all partitions of it that were planned before this device; the start of a
     /// partition without `start`.
     pub next_free: u64,

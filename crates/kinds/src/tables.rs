@@ -59,6 +59,8 @@ mod tests {
             info: Info::disk(*size, 512),
             created: true,
             labelled: false,
+            fresh: false,
+            state: None,
             next_free: 0,
             beneath: Rc::default(),
         };

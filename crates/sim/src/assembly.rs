@@ -13,7 +13,7 @@ use block::control::{Command, Reply, Resolved, Verb, VerbInfo};
 use block::env::LocalFuture;
 use block::{
     Below, ByteRange, Env, Error, ErrorKind, Hooks, Info, Lower, Needs, NoStateStore, Port, Report,
-    Result, StateStore, Table,
+    Result, StateStore, StoredState, Table,
 };
 use engine::{AnyDevice, Engine, NodeId};
 use fixedbitset::FixedBitSet;
@@ -48,7 +48,16 @@ pub struct Assembly {
 pub trait Labels {
     /// Returns the store for the state of `device`. `beneath`: for each port, the disks below it.
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore>;
+
+    /// Returns for each port whether the disks below it are new for the graph, and the newest state of `device` there, for
+    /// the plan of the device. By default a plan gets neither.
+    fn before_plan(&self, _device: &str, beneath: &[BTreeSet<PartId>]) -> Vec<BeforePlan> {
+        vec![(false, None); beneath.len()]
+    }
 }
+
+/// Whether the disks below a port are new, and the newest state of a device there.
+pub type BeforePlan = (bool, Option<StoredState>);
 
 struct Part {
     name: String,
@@ -277,8 +286,8 @@ impl Assembly {
         self.keeps_objects |= kind.keeps_objects();
         let name = format!("{}{}", kind.name, self.parts.len());
         let (graph, options) = ("sim".to_owned(), options.to_vec());
-        let given =
-            DeviceConfig { graph, name, options, lowers: self.given(on), trusted_now: false };
+        let lowers = self.given(&name, on);
+        let given = DeviceConfig { graph, name, options, lowers, trusted_now: false };
         let part = self.make(kind, &given, on)?;
         let beneath = Beneath::of(&given, part, kind.maker);
         self.parts[part].beneath = Rc::new(beneath);
@@ -341,15 +350,20 @@ impl Assembly {
         }
     }
 
-    fn given(&self, on: &[PartId]) -> Vec<LowerConfig> {
-        let lower = |part: &PartId| {
+    fn given(&self, device: &str, on: &[PartId]) -> Vec<LowerConfig> {
+        let beneath: Vec<_> = on.iter().map(|part| self.beneath(*part)).collect();
+        let labels = self.labels.as_ref();
+        let before = labels.map(|labels| labels.before_plan(device, &beneath));
+        let before = before.unwrap_or_else(|| vec![(false, None); on.len()]);
+        let lower = |(part, (fresh, state)): (&PartId, BeforePlan)| {
             let Part { name, info, next_free, beneath, .. } = &self.parts[*part];
             let (name, info) = (name.clone(), info.clone());
             let labelled = self.labels.is_some();
             let (next_free, beneath) = (*next_free, beneath.clone());
-            LowerConfig { name, info, created: false, labelled, next_free, beneath }
+            let state = state.map(Rc::new);
+            LowerConfig { name, info, created: false, labelled, fresh, state, next_free, beneath }
         };
-        on.iter().map(lower).collect()
+        on.iter().zip(before).map(lower).collect()
     }
 
     fn note_partition(&mut self, kind: &str, table: &Table, on: &[PartId]) {

@@ -18,7 +18,7 @@ pub mod workload;
 mod world;
 mod write_log;
 
-pub use assembly::{Assembly, Labels, Options, answered};
+pub use assembly::{Assembly, BeforePlan, Labels, Options, answered};
 pub use carried::AS_DEVICE;
 pub use client::{Answer, Call, Client};
 pub use counters::{Count, Counters};

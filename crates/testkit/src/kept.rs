@@ -12,7 +12,7 @@ use block::{
     STATE_BYTES_MAX, StateStore, StoredState,
 };
 use sim::draw::Stream;
-use sim::{Labels, PartId};
+use sim::{BeforePlan, Labels, PartId};
 
 use crate::strict::Watch;
 
@@ -31,6 +31,8 @@ pub struct Shelf {
     fails: Cell<bool>,
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
+    /// Whether devices are planned with what the labels have.
+    precedes_plans: Cell<bool>,
     waiting: Notify,
     /// The effects of a live change that is not committed; `None` outside a change.
     unsure: RefCell<Option<Unsure>>,
@@ -65,6 +67,7 @@ impl Shelf {
             fails: Cell::default(),
             dead: Cell::default(),
             held: Cell::default(),
+            precedes_plans: Cell::default(),
             waiting: Notify::default(),
             unsure: RefCell::default(),
             sure: Notify::default(),
@@ -130,6 +133,11 @@ impl Shelf {
     /// change started for the first time.
     pub fn take_back(&self) {
         self.unsure.take();
+    }
+
+    /// Makes the plans of devices get the states in the labels, and whether the disks are new, as those of a graph do.
+    pub fn precede_plans(&self) {
+        self.precedes_plans.set(true);
     }
 
     /// Returns a copy of the states of all devices on all disks.
@@ -216,6 +224,15 @@ impl Shelf {
 }
 
 impl Labels for Shelf {
+    fn before_plan(&self, device: &str, beneath: &[BTreeSet<PartId>]) -> Vec<BeforePlan> {
+        if !self.precedes_plans.get() {
+            return vec![(false, None); beneath.len()];
+        }
+        let fresh = !self.known.borrow().contains(device);
+        let found = beneath.iter().map(|disks| self.found(device, disks, fresh));
+        found.map(|found| (found.fresh, found.state)).collect()
+    }
+
     fn kept(self: Rc<Self>, device: &str, beneath: &[BTreeSet<PartId>]) -> Rc<dyn StateStore> {
         let fresh = !self.known.borrow().contains(device);
         match &mut *self.unsure.borrow_mut() {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use block::units::{format_exact, write_size};
-use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason, bail, error};
+use block::{Env, Error, ErrorKind, Info, Lower, Needs, Reason, StoredState, bail, error};
 use engine::{AnyDevice, Engine, NodeId};
 use kind::{DeviceConfig, DiskPlan, Fault, MakerArgs, Registry};
 use meta::{AREA_BYTES, Area, AreaContent, Label, Store};
@@ -420,16 +420,16 @@ impl Probe {
 
     /// Returns the facts about each labelled disk that a plan of the graph needs, by disk name.
     pub fn facts(&self) -> BTreeMap<String, KnownDisk> {
-        let bound = self.binding.disks.iter();
-        bound.map(|(name, bound)| (name.clone(), self.probed(bound))).collect()
+        let (bound, before) = (self.binding.disks.iter(), self.spec_before());
+        bound.map(|(name, bound)| (name.clone(), self.probed(bound, &before))).collect()
     }
 
-    fn probed(&self, bound: &Binding) -> KnownDisk {
+    fn probed(&self, bound: &Binding, before: &Spec) -> KnownDisk {
         match bound {
             Binding::Labelled(n) => {
-                let cells = self.label(*n).map(|label| &label.cells).into_iter().flatten();
-                let states = cells.map(|(name, cell)| (name.clone(), state_of(cell))).collect();
-                KnownDisk { states, ..self.results[*n].probed(self.data_bytes(*n)) }
+                let label = self.label(*n).expect("a bound disk has a label");
+                let (fresh, states) = (label.provisioning, states_of(label, before));
+                KnownDisk { fresh, states, ..self.results[*n].probed(self.data_bytes(*n)) }
             }
             Binding::Fresh(n) => {
                 let look = &self.results[*n];
@@ -442,7 +442,8 @@ impl Probe {
                 absent: true,
                 standing_bytes: 0,
                 words: "not found".to_owned(),
-                states: BTreeMap::new(),
+                fresh: false,
+                states: Rc::default(),
             },
         }
     }
@@ -552,9 +553,16 @@ impl ProbeResult {
             absent: false,
             standing_bytes: facts.standing_bytes,
             words: facts.words.clone(),
-            states: BTreeMap::new(),
+            fresh: true,
+            states: Rc::default(),
         }
     }
+}
+
+/// Returns the states in a label of those devices that the spec `before` has.
+fn states_of(label: &Label, before: &Spec) -> Rc<BTreeMap<String, Rc<StoredState>>> {
+    let cells = label.cells.iter().filter(|(name, _)| before.has(name));
+    Rc::new(cells.map(|(name, cell)| (name.clone(), Rc::new(state_of(cell)))).collect())
 }
 
 /// Returns the names of the options in which two descriptions of a disk differ, except options that take effect only at

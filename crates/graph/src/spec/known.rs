@@ -1,11 +1,12 @@
 //! The facts about labelled disks that a start has found, and the states of devices in their labels.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use block::{Info, StoredState};
 use kind::{DeviceConfig, Kind, Value, ValueType};
 
-use super::PlannedNode;
+use super::plan::PlannedNode;
 
 /// The facts about a labelled disk that a start has found by reading its label or by missing the disk. These facts take
 /// precedence over those that the kind of the disk reports.
@@ -21,29 +22,33 @@ pub struct KnownDisk {
     pub standing_bytes: usize,
     /// Properties of the disk for the user, such as `O_DIRECT`.
     pub words: String,
-    /// The states of devices in the label of the disk, by name of the device.
-    pub states: BTreeMap<String, StoredState>,
+    /// Whether the disk gets its first label from this start or change, or got it from one that did not complete.
+    pub fresh: bool,
+    /// The states of devices in the label of the disk, by name of the device. Only those of devices that the graph had
+    /// before are listed.
+    pub states: Rc<BTreeMap<String, Rc<StoredState>>>,
 }
 
-/// Returns the newest state of a device over the nodes `lowers` in the labels of the known disks beneath it.
-pub(super) fn state_of<'k>(
+/// Whether the planned disk gets its first label, or got it from a start or change that did not complete.
+pub(super) fn is_fresh(disk: &PlannedNode, known: &BTreeMap<String, KnownDisk>) -> bool {
+    known.get(&disk.name).map_or(disk.created, |known| known.fresh)
+}
+
+/// Returns the newest state of the device called `device` in the labels of `disks`.
+pub(super) fn newest_state<'d>(
+    disks: impl Iterator<Item = &'d PlannedNode>,
     device: &str,
-    lowers: &[usize],
-    nodes: &[PlannedNode],
-    known: &'k BTreeMap<String, KnownDisk>,
-) -> Option<&'k StoredState> {
-    let mut beneath = lowers.to_vec();
-    let mut newest = None::<&StoredState>;
-    while let Some(node) = beneath.pop().map(|index| &nodes[index]) {
-        beneath.extend(&node.lowers);
-        let disk = known.get(&node.name).filter(|_| node.lowers.is_empty());
-        if let Some(state) = disk.and_then(|disk| disk.states.get(device))
-            && newest.is_none_or(|newest| newest.sequence < state.sequence)
-        {
-            newest = Some(state);
-        }
-    }
-    newest
+    known: &BTreeMap<String, KnownDisk>,
+) -> Option<Rc<StoredState>> {
+    let known = disks.filter_map(|disk| known.get(&disk.name));
+    newest(known.filter_map(|known| known.states.get(device)))
+}
+
+/// Returns the newest of states of one device.
+pub(super) fn newest<'s>(
+    states: impl Iterator<Item = &'s Rc<StoredState>>,
+) -> Option<Rc<StoredState>> {
+    states.max_by_key(|state| state.sequence).cloned()
 }
 
 /// Returns the configuration of a device for its plan: options that the spec does not set have the values with which the device

@@ -12,7 +12,7 @@
 //! | `draft.rs`, `value.rs` | the kind, the options and the lowers of one disk or device |
 //! | `order.rs` | order of devices, lowers first; cycles and depth |
 //! | `owner.rs` | owners of the bytes of a device |
-//! | `plan.rs` | the plan of every device, lowers first |
+//! | `plan.rs`, `known.rs` | the plan of every device, lowers first; facts from labels |
 //! | `volumes.rs` | volumes that the spec names |
 //! | `disks.rs`, `import.rs` | the spec that labels keep: its disks, and its import on another machine |
 //! | `label.rs` | contents that a label may have |

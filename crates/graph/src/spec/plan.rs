@@ -15,7 +15,7 @@ use kind::{
 use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
-use super::known::{KnownDisk, state_of, with_fixed};
+use super::known::{KnownDisk, is_fresh, newest, newest_state, with_fixed};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
@@ -507,6 +507,7 @@ impl Planner<'_> {
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> DeviceConfig {
+        let device = draft.entry.name.text.as_str();
         let lower = |(index, draft): (&usize, &usize)| {
             let node = &self.nodes[*index];
             LowerConfig {
@@ -514,6 +515,8 @@ impl Planner<'_> {
                 info: node.info.clone(),
                 created: node.created,
                 labelled: node.labelled,
+                fresh: self.disks_beneath(*index).all(|disk| is_fresh(disk, self.probed)),
+                state: newest_state(self.disks_beneath(*index), device, self.probed),
                 next_free: self.uses[*draft].next_free(),
                 beneath: self.beneath[*index].clone(),
             }
@@ -527,6 +530,11 @@ impl Planner<'_> {
             lowers,
             trusted_now: draft.entry.trusted_now,
         }
+    }
+
+    /// Returns the disks beneath node `index`.
+    fn disks_beneath(&self, index: usize) -> impl Iterator<Item = &PlannedNode> {
+        self.beneath[index].disks.ones().map(|disk| &self.nodes[disk])
     }
 
     /// Asks the kind for the plan of the disk or device. Reports its faults, and then returns `None`. `lowers` are the
@@ -554,7 +562,7 @@ impl Planner<'_> {
                 plain(over)
             }
             (Maker::Stored(stored), _) => {
-                let state = state_of(&given.name, lowers, &self.nodes, self.probed);
+                let state = newest(given.lowers.iter().filter_map(|lower| lower.state.as_ref()));
                 let made = state.and_then(|state| stored.made(kind, given, &state.bytes));
                 let (parts, fixed) =
                     made.map_or_else(Default::default, |made| (made.parts, made.fixed));

@@ -378,7 +378,9 @@ fn faults(options: &[(&'static str, Value)], labelled: bool) -> Vec<(&'static st
     };
     let info = Info::disk(SIZE, 512);
     let (name, beneath) = ("d".to_owned(), Rc::default());
-    let lower = LowerConfig { name, info, created: true, labelled, next_free: 0, beneath };
+    let (fresh, state, next_free) = (false, None, 0);
+    let lower =
+        LowerConfig { name, info, created: true, labelled, fresh, state, next_free, beneath };
     let (graph, name, options) = ("g".to_owned(), "safe".to_owned(), options.to_vec());
     let faults =
         plan(&DeviceConfig { graph, name, options, lowers: vec![lower], trusted_now: false });

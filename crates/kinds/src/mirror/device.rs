@@ -19,6 +19,8 @@ use block::{
     bail, error,
 };
 
+use meta::regions::Writing;
+
 use super::MEMBERS_MAX;
 use super::member::Member;
 use super::record::Content;
@@ -59,6 +61,25 @@ pub struct Inner {
     pub(super) verification: Verification,
     /// Background tasks of the mirror, and tasks that wait for requests past their deadline.
     pub(super) tasks: TaskGroup,
+}
+
+/// A range of the mirror that one request changes alone.
+pub struct Alone {
+    _locked: Option<Locked>,
+    /// The write to the regions of the range, if the request changes content: they stay dirty.
+    _writing: Option<Writing>,
+}
+
+impl Alone {
+    /// Returns the range with this lock, without a write that makes regions dirty.
+    pub fn new(locked: Locked) -> Self {
+        Self { _locked: Some(locked), _writing: None }
+    }
+
+    /// Returns the range with a write to its regions.
+    pub fn writing(self, writing: Option<Writing>) -> Self {
+        Self { _writing: writing, ..self }
+    }
 }
 
 /// The parts from which [`Mirror::new`] makes a mirror.
@@ -109,6 +130,9 @@ impl Mirror {
             flush_fault: FlushFault::default(),
             writer,
         });
+        if let Some(writer) = &inner.writer {
+            writer.maps.begin(&inner.env, inner.me.clone());
+        }
         Self { info, inner }
     }
 }
@@ -140,7 +164,7 @@ impl Inner {
     ) {
         let member = &self.members[index];
         match &self.writer {
-            Some(writer) => member.misses(&writer.intent.wanted()),
+            Some(writer) => member.misses(&writer.maps.unsettled()),
             // Without the bitmap of dirty regions, the member may differ in any region.
             None => member.misses(&Bitmap::all(self.regions.count())),
         }
@@ -333,7 +357,7 @@ impl Inner {
         index: usize,
         what: &str,
         guard: Guard<Child>,
-        alone: &mut Option<Locked>,
+        alone: &mut Option<Alone>,
     ) -> Option<Done> {
         let answer = guard.await;
         answer.map_err(|late| self.leave_late(index, what, late, alone)).ok()
@@ -344,7 +368,7 @@ impl Inner {
     /// newer bytes. Any other member is marked as failed at once, even if the caller no longer waits for the request. A
     /// restarted resync does not wait for its earlier requests, and a late write would overwrite bytes of the new
     /// resync.
-    fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Locked>) {
+    fn leave_late(&self, index: usize, what: &str, late: Child, alone: &mut Option<Alone>) {
         let error = self.no_answer(index);
         self.emit(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
@@ -362,11 +386,11 @@ impl Inner {
             true => range,
             false => self.whole_blocks(range),
         };
-        let mut alone = match seeded::on(Bug::OverlapUnordered) {
+        let locked = match seeded::on(Bug::OverlapUnordered) {
             true => None,
             false => Some(self.lock.lock(whole, Mode::Exclusive).await),
         };
-        self.announce(range).await?;
+        let mut alone = Some(Alone { _locked: locked, _writing: self.announce(range).await? });
         let done = self.to_all(op, &mut alone).await;
         self.remembered().await.and(done)
     }
@@ -381,6 +405,8 @@ impl Inner {
     /// fail too, whatever the members reply.
     pub(super) async fn flush(&self) -> Result<()> {
         self.flush_fault.check()?;
+        let used = self.writer.as_ref().map(|writer| writer.maps.used());
+        let begun = used.map(|used| (used, used.before_flush()));
         let flushed = loop {
             let takes = |index: &usize| self.members[*index].takes_writes();
             let asked = (0..self.members.len()).filter(takes).fold(Copies::NONE, Copies::with);
@@ -395,6 +421,9 @@ impl Inner {
             }
         };
         let flushed = self.remembered().await.and(flushed);
+        if let Some((used, begun)) = begun.filter(|_| flushed.is_ok()) {
+            used.flushed(begun);
+        }
         if let Err(error) = &flushed {
             self.flush_fault.note(error, &self.name);
             if let Some(writer) = &self.writer {
@@ -408,7 +437,7 @@ impl Inner {
     /// Sends `op` to every member that takes writes, waits for all replies, and marks each member that fails as failed.
     /// Succeeds if `op` succeeded on a member that stays in sync. `alone` is the lock of the blocks that `op` changes;
     /// `None` for a flush. A member that cannot read the rest of a block gets the block from another member first.
-    pub(super) async fn to_all(&self, op: &Op, alone: &mut Option<Locked>) -> Result<()> {
+    pub(super) async fn to_all(&self, op: &Op, alone: &mut Option<Alone>) -> Result<()> {
         let mut room = [const { None }; MEMBERS_MAX];
         let mut fan = Fan::new(&mut room);
         for (index, member) in self.members.iter().enumerate() {
@@ -588,6 +617,9 @@ impl Device for Mirror {
     async fn submit(&self, request: &mut Request) -> Result<()> {
         let inner = &self.inner;
         let _asked = inner.pace.client();
+        if let Some(range) = request.op.range() {
+            inner.after_growth(range).await;
+        }
         match &mut request.op {
             Op::Read { range, into, avoid, last_resort } => {
                 let first = *last_resort && seeded::on(Bug::LastResortFirst);
@@ -682,12 +714,15 @@ impl Device for Mirror {
         Box::pin(async move {
             // If the close is abandoned, restart the resyncs and scrubs that the close stopped.
             let closing = inner.tasks.close(|| {
+                inner.resume_maps();
                 let copying = |n: &usize| inner.members[*n].state() == State::Copying;
                 (0..inner.members.len()).filter(copying).for_each(|n| inner.begin_resync(n));
                 inner.go_on_scrubbing();
                 inner.watch_members();
             });
-            closing.await.done();
+            let closing = closing.await;
+            inner.close_maps().await;
+            closing.done();
             inner.writer.as_ref().map(SuperblockWriter::leave)
         })
     }

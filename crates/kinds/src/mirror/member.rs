@@ -131,6 +131,11 @@ impl Member {
         self.missing.borrow_mut().unite(map);
     }
 
+    /// Adds the regions from `first` to `last` to the regions that the member misses.
+    pub fn misses_all(&self, first: usize, last: usize) {
+        self.missing.borrow_mut().insert_all(first, last);
+    }
+
     /// Removes `map` from the regions that the member misses, after the regions were copied to the member durably.
     pub fn has_got(&self, map: &Bitmap) {
         self.missing.borrow_mut().subtract(map);

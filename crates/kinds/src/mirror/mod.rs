@@ -9,7 +9,9 @@
 //! | `opening.rs` | the decision from the labels which members are in sync when the mirror opens |
 //! | `regions.rs` | the regions of a mirror, and bitmaps of them |
 //! | `superblock_writer.rs` | writing the state to the labels while the mirror runs |
-//! | `intent.rs` | the bitmap of dirty regions |
+//! | `maps.rs` | the maps of a running mirror, in labels or in its store |
+//! | `credit.rs` | the limit of label writes that clear dirty regions |
+//! | `store.rs`, `room.rs`, `replica.rs` | the store; its room on the members; its access to them |
 //! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
@@ -20,19 +22,25 @@
 //! | `compare.rs` | the comparison of the copies of one range |
 
 mod compare;
+mod credit;
 mod device;
 mod holes;
-mod intent;
+mod maps;
 mod member;
 pub mod opening;
 mod parts;
 pub mod record;
 pub mod regions;
+mod replica;
 mod resync;
+pub mod room;
 mod scrub;
 #[cfg(test)]
 mod scrub_tests;
 mod spans;
+pub mod store;
+#[cfg(test)]
+mod store_tests;
 #[cfg(test)]
 pub(crate) mod subjects;
 mod superblock_writer;
@@ -50,9 +58,10 @@ use block::control::copies::{Changed, Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
+use block::seeded::{self, Bug};
 use block::{
-    CopyNumbers, Env, Error, ErrorKind, Found, Info, Lower, MemberState as State, Needs, Result,
-    StateStore,
+    CopyNumbers, Deadline, Env, Error, ErrorKind, Event, Found, Info, Lower, MemberState as State,
+    Needs, Result, StateStore, What,
 };
 use kind::{
     AnyDevice, Bytes, Capabilities, DeviceConfig, DevicePlan, Effect, Fault, Kind, LowerConfig,
@@ -60,11 +69,15 @@ use kind::{
 };
 
 use device::{Mirror, Parts};
-use opening::{Decision, Members};
-use record::{Content, MemberState};
-use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, Regions};
+use maps::Maps;
+use meta::vault::page::PAGE_BYTES;
+use opening::{Members, Replicas};
+use record::{Content, MemberState, Record};
+use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, REGION_BYTES_USUAL, Regions};
+use room::{MEMBER_BYTES_MIN, StoreSizes};
 use scrub::Scrubbing;
 pub use scrub::{Repair, Scrubbed};
+use store::StoredMaps;
 use superblock_writer::SuperblockWriter;
 use verifier::Verification;
 
@@ -85,7 +98,7 @@ pub const KIND: Kind = Kind {
     summary: "keeps the same bytes on several devices",
     manual: include_str!("manual.md"),
     lowers: Lowers::Many(2, MEMBERS_MAX),
-    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY],
+    options: &[TRUST, TIMEOUT, SPEED, SPARES, SCRUB, REGION, CLEAR_DELAY, STORE],
     capabilities: Capabilities {
         can_lack: |lowers| lowers.saturating_sub(1),
         names_members: true,
@@ -166,6 +179,15 @@ const CLEAR_DELAY: OptionSpec = OptionSpec {
     help: "time without writes after which a region counts as clean after a crash; 5s if not set",
 };
 
+const STORE: OptionSpec = OptionSpec {
+    name: "store",
+    value: ValueType::Switch,
+    required: false,
+    effect: Effect::Behaviour,
+    scope: Scope::Graph,
+    help: "whether new members get room behind the data for a store of the bitmaps; true if not set",
+};
+
 /// Most members of one mirror.
 pub const MEMBERS_MAX: usize = 8;
 
@@ -186,8 +208,17 @@ const SPEED_MAX: u64 = 1 << 40;
 
 fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     given.replicas()?;
-    let info = info(given.lowers.iter().map(|lower| &lower.info));
+    let (info, has_room) = (info(given), has_room(given));
     regions(given, &info).map_err(|why| vec![Fault::new("region", why)])?;
+    let too_small = given.lowers.iter().find(|lower| lower.info.size < MEMBER_BYTES_MIN);
+    if let Some(lower) = too_small.filter(|_| has_room) {
+        let why = format!(
+            "{:?} has {} bytes; a member with room for the maps of the mirror has at least \
+             {MEMBER_BYTES_MIN}",
+            lower.name, lower.info.size
+        );
+        return Err(vec![Fault::new("on", why)]);
+    }
     if given.lowers.len() < 2 + spares(given) {
         let why = format!(
             "{} spares of {} members; at least two members must not be spares",
@@ -211,27 +242,62 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
         );
         return Err(vec![Fault::new("on", fault)]);
     }
-    let needs = Needs { children: given.lowers.len() as u32, scratch_copies: 1, ..Needs::LEAF };
+    let standing_bytes = if has_room { sizes(given).standing_bytes() as u32 } else { 0 };
+    let children = given.lowers.len() as u32;
+    let needs = Needs { children, scratch_copies: 1, standing_bytes, ..Needs::LEAF };
     Ok(DevicePlan { info, needs })
+}
+
+/// Whether the members of the mirror have room for its store. A mirror keeps the answer for ever: its state in labels has it.
+/// Only new members without data get room.
+fn has_room(given: &DeviceConfig) -> bool {
+    let states = given.lowers.iter().filter_map(|lower| lower.state.as_ref());
+    if let Some(newest) = states.max_by_key(|state| state.sequence) {
+        return Record::decode(&newest.bytes).is_ok_and(|record| record.room.is_some());
+    }
+    let is_new = |lower: &LowerConfig| {
+        let is_large = lower.info.size >= MEMBER_BYTES_MIN;
+        lower.labelled && lower.fresh && is_large && lower.info.block_size as usize <= PAGE_BYTES
+    };
+    given.switch_or(&STORE, true) && given.lowers.iter().all(is_new)
+}
+
+/// Returns the sizes of the parts of the mirror's store.
+fn sizes(given: &DeviceConfig) -> StoreSizes {
+    StoreSizes::of(given.lowers.iter().map(|lower| lower.info.size))
 }
 
 /// Returns the division of the mirror into regions: of the size in the spec, or of the default size.
 fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
     let members = given.lowers.len();
     let size = info.size.max(1);
-    let Some(bytes) = given.size(&REGION) else { return Ok(Regions::usual(size, members)) };
-    let least = Regions::smallest(size, members).max(u64::from(info.block_size));
+    let has_room = has_room(given);
+    let Some(bytes) = given.size(&REGION) else {
+        return match has_room {
+            true => sizes(given).division(size, REGION_BYTES_USUAL),
+            false => Ok(Regions::usual(size, members)),
+        };
+    };
+    let smallest = match has_room {
+        true => sizes(given).smallest_region(size),
+        false => Regions::smallest(size, members),
+    };
+    let least = smallest.max(u64::from(info.block_size));
     if bytes < least {
         return Err(format!(
             "a region of {bytes} bytes is too small; a mirror of {size} bytes with {members} \
              members needs at least {least}"
         ));
     }
-    Regions::new(size, bytes)
+    if has_room { sizes(given).division(size, bytes) } else { Regions::new(size, bytes) }
 }
 
-fn info<'a>(lowers: impl Iterator<Item = &'a Info> + Clone) -> Info {
-    let size = lowers.clone().map(|info| info.size).min().unwrap_or(0);
+/// Returns the facts about the mirror, from those about its members.
+fn info(given: &DeviceConfig) -> Info {
+    let lowers = given.lowers.iter().map(|lower| &lower.info);
+    let has_room = has_room(given);
+    let data = |info: &Info| if has_room { room::range(info.size).start() } else { info.size };
+    let size = lowers.clone().map(data).min().unwrap_or(0);
     let all = Info::over(lowers.clone()).expect("a mirror has members");
     Info {
         size: size - size % u64::from(all.block_size),
@@ -255,7 +321,16 @@ fn preflight(given: &DeviceConfig, info: &Info, found: &[Found], degraded: bool)
         return Ok(());
     }
     let regions = regions(given, info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    decide(given, found.iter().collect(), degraded, regions).map(drop)
+    members(given, found.iter().collect(), degraded, regions).decide().map(drop)
+}
+
+/// The states of the members at the opening, and the writer of the mirror's state.
+struct Opened {
+    states: Vec<State>,
+    missing: Vec<Bitmap>,
+    content: Vec<Content>,
+    scrubbed: Scrubbed,
+    writer: Option<SuperblockWriter>,
 }
 
 async fn open(
@@ -265,36 +340,15 @@ async fn open(
     kept: Rc<dyn StateStore>,
     around: &Surroundings,
 ) -> Result<Rc<dyn AnyDevice>> {
-    let info = info(lowers.iter().map(Lower::info));
+    let given = &with_sizes(given, &lowers);
+    let info = info(given);
     let labelled = (0..lowers.len()).all(|port| kept.found(port).labelled);
     let regions = regions(given, &info).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let (mut states, missing, content, scrubbed, writer) = if labelled {
-        let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
-        let decision = decide(given, found, kept.may_degrade(), regions)?;
-        let state = |state: &MemberState| match state {
-            MemberState::InSync => State::InSync,
-            MemberState::Stale => State::Stale,
-            MemberState::Failed => State::Failed,
-        };
-        let states: Vec<_> = decision.states.iter().map(state).collect();
-        let missing = decision.missing.clone();
-        let opening = env.random("a mirror's opening");
-        let clear_delay =
-            given.duration(&CLEAR_DELAY).unwrap_or(CLEAR_DELAY_DEFAULT).max(CLEAR_DELAY_MIN);
-        let names: Vec<_> = lowers.iter().map(Lower::name).collect();
-        let writer =
-            SuperblockWriter::new(kept.clone(), opening, &decision, &names, regions, clear_delay);
-        (states, missing, decision.content.clone(), decision.scrubbed, Some(writer))
-    } else {
-        let states = of_raw(given);
-        let missing = states.iter().map(|state| match *state == State::InSync {
-            true => Bitmap::none(regions.count()),
-            false => Bitmap::all(regions.count()),
-        });
-        let missing = missing.collect();
-        let content = vec![Content::Stale; states.len()];
-        (states, missing, content, Scrubbed::default(), None)
+    let opened = match labelled {
+        true => from_labels(given, env, &lowers, &kept, regions).await?,
+        false => of_raw(given, regions),
     };
+    let Opened { mut states, missing, content, scrubbed, writer } = opened;
     // A mirror that cannot write keeps no state and copies no member.
     let writer = writer.filter(|_| !info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
@@ -326,9 +380,85 @@ async fn open(
             _ => {}
         }
     }
+    inner.make_store_later();
     inner.scrub_when_due();
     inner.watch_members();
     Ok(Rc::new(mirror))
+}
+
+/// Returns the configuration with the facts about the lowers as they are now.
+fn with_sizes(given: &DeviceConfig, lowers: &[Lower]) -> DeviceConfig {
+    let mut given = given.clone();
+    for (config, lower) in given.lowers.iter_mut().zip(lowers) {
+        config.info = lower.info().clone();
+    }
+    given
+}
+
+/// Decides from the labels of the members, and from the mirror's store that they name, how the mirror opens.
+async fn from_labels(
+    given: &DeviceConfig,
+    env: &Env,
+    lowers: &[Lower],
+    kept: &Rc<dyn StateStore>,
+    regions: Regions,
+) -> Result<Opened> {
+    let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
+    let mut members = members(given, found, kept.may_degrade(), regions);
+    if let Some(replicas) = members.replicas()?.filter(|_| !seeded::on(Bug::StoreUnread)) {
+        members.stored = Some(stored(given, env, lowers, replicas).await);
+    }
+    let decision = members.decide()?;
+    let state = |state: &MemberState| match state {
+        MemberState::InSync => State::InSync,
+        MemberState::Stale => State::Stale,
+        MemberState::Failed => State::Failed,
+    };
+    let opening = env.random("a mirror's opening");
+    let clear_delay =
+        given.duration(&CLEAR_DELAY).unwrap_or(CLEAR_DELAY_DEFAULT).max(CLEAR_DELAY_MIN);
+    let names: Vec<_> = lowers.iter().map(Lower::name).collect();
+    let sizes: Vec<_> = lowers.iter().map(|lower| lower.info().size).collect();
+    let rooms = sizes.iter().zip(members.rooms()?).map(|(size, room)| room.unwrap_or(*size));
+    let rooms = rooms.collect();
+    let maps = Maps::new(regions, clear_delay, has_room(given).then_some(sizes), rooms);
+    let writer = SuperblockWriter::new(kept.clone(), opening, &decision, &names, maps);
+    Ok(Opened {
+        states: decision.states.iter().map(state).collect(),
+        missing: decision.missing.clone(),
+        content: decision.content.clone(),
+        scrubbed: decision.scrubbed,
+        writer: Some(writer),
+    })
+}
+
+/// Reads the maps of a mirror from its store. If they cannot be read, returns maps with all regions.
+async fn stored(
+    given: &DeviceConfig,
+    env: &Env,
+    lowers: &[Lower],
+    replicas: Replicas,
+) -> StoredMaps {
+    let Replicas { store, names, lowers: sizes, counting } = replicas;
+    let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
+    let deadline = Deadline::new(env, timeout);
+    let part = |(copy, port): (usize, &Option<usize>)| {
+        let (room, lower) = (room::range(sizes[copy]), &lowers[(*port)?]);
+        Some(replica::lower(lower, copy, room, &deadline, Rc::new(drop)))
+    };
+    let parts = counting.iter().enumerate().map(part).collect();
+    let found = store::read(env, store.vault, parts, store.regions, &names).await;
+    found.unwrap_or_else(|error| {
+        env.emit(Event {
+            what: What::DeviceError,
+            device: given.name.clone(),
+            member: None,
+            words: format!("the maps in the store are lost, so members are copied: {error}"),
+        });
+        let (regions, all) = (store.regions, Bitmap::all(store.regions.count()));
+        let missing = names.into_iter().map(|name| (name, all.clone())).collect();
+        StoredMaps { regions, active: all, missing }
+    })
 }
 
 /// Returns the number of spares that the spec sets.
@@ -354,34 +484,41 @@ fn take_in(
     }
 }
 
-fn decide(
-    given: &DeviceConfig,
-    found: Vec<&Found>,
+fn members<'m>(
+    given: &'m DeviceConfig,
+    found: Vec<&'m Found>,
     may_degrade: bool,
     regions: Regions,
-) -> Result<Decision> {
+) -> Members<'m> {
     let names: Vec<&str> = given.lowers.iter().map(|lower| lower.name.as_str()).collect();
     let trust = given.text(&TRUST).and_then(|name| names.iter().position(|one| *one == name));
-    let members = Members {
+    Members {
         names,
         found,
         regions,
+        stored: None,
         created: given.lowers.iter().all(|lower| lower.created),
         spares: spares(given),
         trust,
         trusted_now: given.trusted_now,
         may_degrade,
-    };
-    members.decide()
+    }
 }
 
 /// Returns the states at the opening of members without labels, which depend on the spec alone.
-fn of_raw(given: &DeviceConfig) -> Vec<State> {
+fn of_raw(given: &DeviceConfig, regions: Regions) -> Opened {
     let equal = given.lowers.len() - spares(given);
     let state = |(port, lower): (usize, &LowerConfig)| match given.text(&TRUST) {
         Some(name) if name == lower.name => State::InSync,
         None if port < equal => State::InSync,
         _ => State::Stale,
     };
-    given.lowers.iter().enumerate().map(state).collect()
+    let states: Vec<_> = given.lowers.iter().enumerate().map(state).collect();
+    let missing = states.iter().map(|state| match *state == State::InSync {
+        true => Bitmap::none(regions.count()),
+        false => Bitmap::all(regions.count()),
+    });
+    let missing = missing.collect();
+    let content = vec![Content::Stale; states.len()];
+    Opened { states, missing, content, scrubbed: Scrubbed::default(), writer: None }
 }

@@ -4,9 +4,10 @@
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, ErrorKind, Found, Reason, Result, error};
 
-use super::record::{Content, Generation, Known, MemberState, Record};
+use super::record::{Content, Generation, Known, MemberState, Named, Record, Room};
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbed;
+use super::store::StoredMaps;
 
 /// Next step for the operator if the labels cannot decide which member has the right bytes: to choose the member.
 const TRUST: &str = "trust = MEMBER in the spec, or cairn import --trust MEMBER";
@@ -19,6 +20,9 @@ pub struct Members<'m> {
     pub found: Vec<&'m Found>,
     /// Regions of the mirror's bitmaps.
     pub regions: Regions,
+    /// The maps in the store that [`Members::replicas`] names; `None` if it names none, or if only the states of members
+    /// and the errors of the decision count.
+    pub stored: Option<StoredMaps>,
     /// Whether this start created every disk beneath all members.
     pub created: bool,
     /// Number of spares in the spec. At the first start the last members become spares.
@@ -68,17 +72,71 @@ impl Decision {
     }
 }
 
+/// The replicas of the store that the newest state of a mirror names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replicas {
+    /// The store.
+    pub store: Named,
+    /// Names of the members when the state was written, in the order of the replicas.
+    pub names: Vec<String>,
+    /// Sizes in bytes of these members. The room is at their end.
+    pub lowers: Vec<u64>,
+    /// For each replica, the port of its member, if the replica counts.
+    pub counting: Vec<Option<usize>>,
+}
+
 impl Members<'_> {
+    /// Returns the replicas of the store with the maps of the mirror. Only those of present members in sync count, whatever
+    /// the store itself records. Returns `None` if the maps are in labels, or if all bytes are copied in any case.
+    ///
+    /// # Errors
+    /// As [`Members::decide`].
+    pub fn replicas(&self) -> Result<Option<Replicas>> {
+        let records = self.records()?;
+        let Some((newest, None)) = self.served(&records) else { return Ok(None) };
+        let Some(Room { store: Some(store), lowers }) = &newest.room else { return Ok(None) };
+        let names: Vec<String> = newest.members.iter().map(|member| member.name.clone()).collect();
+        let counts = |n: &usize| {
+            let state = self.state(*n, newest, records[*n].as_ref());
+            let is_in_sync = state == MemberState::InSync;
+            self.found[*n].present && is_in_sync
+        };
+        let port = |name: &String| self.names.iter().position(|one| one == name).filter(counts);
+        let counting = names.iter().map(port).collect();
+        Ok(Some(Replicas { store: *store, counting, names, lowers: lowers.clone() }))
+    }
+
+    /// Returns for each member the size that the newest state has for it, with a copy of the mirror's store at its end; `None` for
+    /// a member without one, or that the state does not have.
+    ///
+    /// # Errors
+    /// As [`Members::decide`].
+    pub fn rooms(&self) -> Result<Vec<Option<u64>>> {
+        let records = self.records()?;
+        let newest = self.served(&records).map(|(newest, _)| newest);
+        let room = |name: &&str| {
+            let newest = newest?;
+            let at = newest.members.iter().position(|member| member.name == *name)?;
+            Some(newest.room.as_ref()?.lowers[at])
+        };
+        Ok(self.names.iter().map(room).collect())
+    }
+
+    /// Returns the newest record and a member that has diverged from it, as [`Members::newest`] does; `None` if no request
+    /// was served.
+    fn served<'r>(&self, records: &'r [Option<Record>]) -> Option<(&'r Record, Option<usize>)> {
+        // An interrupted first start may have left the first state on only some members. No request was served then.
+        let nothing_served = self.found.iter().all(|found| found.fresh);
+        self.newest(records).filter(|_| !nothing_served)
+    }
+
     /// Decides how the mirror opens, from the states in the labels of its members.
     ///
     /// # Errors
     /// The reason why the mirror must not open, with a next step.
     pub fn decide(&self) -> Result<Decision> {
         let records = self.records()?;
-        // An interrupted first start may have left the first state on only some members. No request was served then.
-        let nothing_served = self.found.iter().all(|found| found.fresh);
-        let newest = self.newest(&records).filter(|_| !nothing_served);
-        let Some((newest, apart)) = newest else { return self.first() };
+        let Some((newest, apart)) = self.served(&records) else { return self.first() };
         let mut states: Vec<_> =
             (0..self.names.len()).map(|n| self.state(n, newest, records[n].as_ref())).collect();
         let mut missing: Vec<_> =
@@ -207,8 +265,8 @@ impl Members<'_> {
             return Bitmap::none(self.regions.count());
         }
         let says = |record: &Record, map: &Bitmap| map.over(&record.regions, &self.regions);
-        let mut map = says(newest, &known.missing);
-        map.unite(&says(newest, &newest.active));
+        let mut map = self.missed(newest, known);
+        map.unite(&self.active(newest));
         map.unite(&self.grown(newest));
         if self.is_damaged(n) {
             return self.everything();
@@ -218,6 +276,7 @@ impl Members<'_> {
             return map;
         }
         let Some(counting) = self.counting(n, newest, own) else { return self.everything() };
+        // The maps of an older state in a store are parts of the newest maps.
         for own in counting {
             map.unite(&says(&own, &own.active));
             if let Some(itself) = own.member(self.names[n]) {
@@ -225,6 +284,23 @@ impl Members<'_> {
             }
         }
         map
+    }
+
+    /// Returns the dirty regions according to the newest record, or to the store that it names.
+    fn active(&self, newest: &Record) -> Bitmap {
+        match self.stored.as_ref().filter(|_| newest.store().is_some()) {
+            Some(stored) => stored.active.over(&stored.regions, &self.regions),
+            None => newest.active.over(&newest.regions, &self.regions),
+        }
+    }
+
+    /// Returns the regions that the member `known` misses according to the newest record, or to the store that it names.
+    fn missed(&self, newest: &Record, known: &Known) -> Bitmap {
+        let Some(stored) = self.stored.as_ref().filter(|_| newest.store().is_some()) else {
+            return known.missing.over(&newest.regions, &self.regions);
+        };
+        let map = stored.missing.iter().find(|(name, _)| *name == known.name);
+        map.map_or_else(|| self.everything(), |(_, map)| map.over(&stored.regions, &self.regions))
     }
 
     /// Returns the bytes on member `n` if it is not in sync, according to the newest record and to its own record. An absent
@@ -469,7 +545,8 @@ impl Members<'_> {
             (0..states.len()).filter(|n| states[*n] == MemberState::InSync).filter(here).collect();
         let mut map = self.grown(newest);
         if in_sync.iter().any(|n| !self.found[*n].clean) {
-            let states = in_sync.iter().filter_map(|n| records[*n].as_ref()).chain([newest]);
+            map.unite(&self.active(newest));
+            let states = in_sync.iter().filter_map(|n| records[*n].as_ref());
             states.for_each(|it| map.unite(&it.active.over(&it.regions, &self.regions)));
         }
         if map.is_empty() || in_sync.len() < 2 || seeded::on(Bug::CrashUnreconciled) {

@@ -159,6 +159,7 @@ impl World {
             names: NAMES.to_vec(),
             found: found.iter().collect(),
             regions: regions(),
+            stored: None,
             created: false,
             spares: 0,
             trust,
@@ -360,6 +361,7 @@ impl Life {
             active: if self.is_active { all.clone() } else { none.clone() },
             flush_failed: false,
             members: (0..3).map(member).collect(),
+            room: None,
         }
     }
 }

@@ -39,7 +39,15 @@ fn record(
     let members = members.iter().map(member).collect();
     let active = if active { map(&[1]) } else { map(&[]) };
     let scrubbed = Scrubbed::default();
-    Record { generation: at, regions: regions(), scrubbed, active, flush_failed: false, members }
+    Record {
+        generation: at,
+        regions: regions(),
+        scrubbed,
+        active,
+        flush_failed: false,
+        members,
+        room: None,
+    }
 }
 
 fn found(record: Option<&Record>) -> Found {
@@ -96,17 +104,21 @@ impl Case {
     }
 
     fn decision(&self) -> Result<Decision, String> {
-        let members = Members {
+        self.members(None).decide().map_err(|error| error.to_string())
+    }
+
+    fn members(&self, stored: Option<StoredMaps>) -> Members<'_> {
+        Members {
             names: ["a", "b", "c"][..self.found.len()].to_vec(),
             found: self.found.iter().collect(),
             regions: self.regions,
+            stored,
             created: self.created,
             spares: 0,
             trust: self.trust,
             trusted_now: self.trusted_now,
             may_degrade: self.may_degrade,
-        };
-        members.decide().map_err(|error| error.to_string())
+        }
     }
 }
 
@@ -556,4 +568,70 @@ fn mirror_opening_marks_member_with_older_disk_below_as_stale() {
         assert_eq!(case.decide().unwrap(), [IN, STALE]);
         assert_eq!(case.missing()[1], Bitmap::all(10));
     }
+}
+
+/// Returns the record `newest` with its maps in a store instead.
+fn stored(newest: &Record) -> Record {
+    let members = newest.members.iter();
+    let members = members.map(|known| Known { missing: map(&[]), ..known.clone() }).collect();
+    let store = Named { vault: meta::Uuid([3; 16]), regions: regions() };
+    let lowers = vec![2 << 20; newest.members.len()];
+    let room = Some(Room { store: Some(store), lowers });
+    Record { active: map(&[]), members, room, ..newest.clone() }
+}
+
+#[test]
+fn mirror_opening_counts_replicas_of_present_members_in_sync_alone() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let newest = record(
+        now,
+        true,
+        &[("a", IN, before, now), ("b", STALE, before, now), ("c", IN, now, now)],
+    );
+    let newest = stored(&newest);
+    let mut case = Case::new(vec![found(Some(&newest)); 3]);
+    case.may_degrade = true;
+    let replicas = |case: &Case| case.members(None).replicas().unwrap().unwrap();
+    assert_eq!(replicas(&case).counting, [Some(0), None, Some(2)]);
+    assert_eq!(replicas(&case).names, ["a", "b", "c"]);
+    case.found[2] = Found { present: false, ..found(None) };
+    assert_eq!(replicas(&case).counting, [Some(0), None, None]);
+    let in_labels = Case::new(vec![found(Some(&both(true))); 2]);
+    assert_eq!(in_labels.members(None).replicas().unwrap(), None);
+}
+
+#[test]
+fn mirror_opening_copies_regions_of_maps_in_store() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let newest = record(
+        now,
+        true,
+        &[("a", IN, before, now), ("b", STALE, before, now), ("c", IN, now, now)],
+    );
+    let newest = stored(&newest);
+    let missing = |name: &str, set: &[usize]| (name.to_owned(), map(set));
+    let maps = StoredMaps {
+        regions: regions(),
+        active: map(&[4]),
+        missing: vec![missing("a", &[]), missing("b", &[7]), missing("c", &[9])],
+    };
+    let mut case = Case::new(vec![found(Some(&newest)); 3]);
+    let decision = |case: &Case| case.members(Some(maps.clone())).decide().unwrap();
+    assert_eq!(decision(&case).missing, [map(&[]), map(&[4, 7]), map(&[])]);
+    case.found.iter_mut().for_each(|found| found.clean = false);
+    // After a crash, members in sync may differ in dirty regions.
+    assert_eq!(decision(&case).states, [IN, STALE, STALE]);
+    assert_eq!(decision(&case).missing, [map(&[]), map(&[4, 7]), map(&[4])]);
+}
+
+#[test]
+fn mirror_opening_finds_recorded_rooms_by_names_of_members() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let members = [("c", IN, before, now), ("x", IN, before, now), ("a", IN, before, now)];
+    let mut newest = stored(&record(now, false, &members));
+    newest.room.as_mut().unwrap().lowers = vec![3 << 20, 9 << 20, 2 << 20];
+    let case = Case::new(vec![found(Some(&newest)); 3]);
+    assert_eq!(case.members(None).rooms().unwrap(), [Some(2 << 20), None, Some(3 << 20)]);
+    let in_labels = Case::new(vec![found(Some(&both(true))); 2]);
+    assert_eq!(in_labels.members(None).rooms().unwrap(), [None, None]);
 }

@@ -4,9 +4,9 @@
 
 use block::control::Cause;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Error, ErrorKind, Locked, Op, Result, error};
+use block::{Buf, ByteRange, Error, ErrorKind, Op, Result, error};
 
-use super::device::Inner;
+use super::device::{Alone, Inner};
 
 impl Inner {
     /// Returns the smallest range of whole blocks that holds `range`.
@@ -51,7 +51,7 @@ impl Inner {
         &self,
         index: usize,
         op: &Op,
-        alone: &mut Option<Locked>,
+        alone: &mut Option<Alone>,
     ) -> Result<()> {
         let member = &self.members[index];
         if !seeded::on(Bug::PartUncounted) && member.read_failed(self.env.now()) {
@@ -80,7 +80,7 @@ impl Inner {
     }
 
     /// Carries out a write on a member, unless the mirror has taken the member out, or waits for a late request to it.
-    async fn put_again(&self, index: usize, op: Op, alone: &mut Option<Locked>) -> Result<()> {
+    async fn put_again(&self, index: usize, op: Op, alone: &mut Option<Alone>) -> Result<()> {
         match self.members[index].takes_writes() && alone.is_some() {
             true => self.put(index, op, alone).await,
             false => {

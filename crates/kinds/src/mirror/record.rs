@@ -1,15 +1,20 @@
 //! The state of a mirror in the labels beneath it: `docs/formats/mirror.md`.
 
 use kind::Summary;
+use meta::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
 use super::regions::{Bitmap, Regions};
+use super::room::{MEMBER_BYTES_MIN, StoreSizes};
 use super::scrub::{Repair, Scrubbed};
 
-/// Version of the record that this code writes, and the only version that it reads.
+/// Version of the record of a mirror without room for a store.
 const VERSION: u32 = 4;
+
+/// Version of the record of a mirror with room for a store.
+const VERSION_WITH_ROOM: u32 = 5;
 
 const ACTIVE: u16 = 1;
 const FLUSH_FAILED: u16 = 2;
@@ -36,6 +41,9 @@ const TIME_MAX: u64 = 1 << 40;
 
 /// Encoded scrub position of a mirror without an interrupted scrub.
 const NOT_FOUND: u64 = u64::MAX;
+
+/// Greatest size in bytes of a member with a room.
+const SIZE_MAX: u64 = 1 << 62;
 
 /// Encodings of a member's bitmap: empty, stored behind the entries of the members, or full.
 const MAP_OF_NONE: u8 = 0;
@@ -80,6 +88,14 @@ struct Entry {
     sent: RawPoint,
 }
 
+/// The fields behind the entries of the members, if the members have room for a store. The sizes of the members follow.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawRoom {
+    vault: [u8; 16],
+    region_bytes: U64,
+}
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawPoint {
@@ -88,7 +104,7 @@ struct RawPoint {
 }
 
 const _: () = assert!(size_of::<Header>() == 24 && size_of::<Sizes>() == 40);
-const _: () = assert!(size_of::<Entry>() == 104);
+const _: () = assert!(size_of::<Entry>() == 104 && size_of::<RawRoom>() == 24);
 
 /// The state of a mirror as labels record it: which members have every write, and in which regions the others differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,6 +121,27 @@ pub struct Record {
     pub flush_failed: bool,
     /// The recorded facts about each member of the mirror.
     pub members: Vec<Known>,
+    /// The room on the members for the mirror's store; `None` if they have none.
+    pub room: Option<Room>,
+}
+
+/// The room on the members of a mirror for its store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// The store with the maps of the mirror; `None` if the maps are in the record. With a store, the maps of the record
+    /// are empty.
+    pub store: Option<Named>,
+    /// Size in bytes of each member. The room is at its end.
+    pub lowers: Vec<u64>,
+}
+
+/// A store that the record of a mirror names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Named {
+    /// UUID of the vault.
+    pub vault: Uuid,
+    /// Division of the mirror into the regions of the bitmaps in the store.
+    pub regions: Regions,
 }
 
 /// Describes the encoded state of a mirror for people.
@@ -116,6 +153,8 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let regions = |map: &Bitmap| format!("{} of {} regions", map.len(), record.regions.count());
     let one = |member: &Known| match member.state {
         MemberState::InSync => format!("{} in sync", member.name),
+        MemberState::Stale if record.store().is_some() => format!("{} is stale", member.name),
+        MemberState::Failed if record.store().is_some() => format!("{} failed", member.name),
         MemberState::Stale => format!("{} misses {}", member.name, regions(&member.missing)),
         MemberState::Failed => {
             format!("{} failed, misses {}", member.name, regions(&member.missing))
@@ -126,7 +165,11 @@ pub fn describe(bytes: &[u8]) -> Result<Summary, String> {
     let lacks = join(behind.map(one).collect());
     let members = join(record.members.iter().map(one).collect());
     let flush = if record.flush_failed { "; a flush has failed" } else { "" };
-    let words = format!("{members}; {} dirty{flush}", regions(&record.active));
+    let dirty = match record.store() {
+        Some(_) => "maps in the store".to_owned(),
+        None => format!("{} dirty", regions(&record.active)),
+    };
+    let words = format!("{members}; {dirty}{flush}");
     Ok(Summary { words, lacks })
 }
 
@@ -185,6 +228,14 @@ pub enum MemberState {
 }
 
 impl Record {
+    /// Most bytes of the facts about the room on the members.
+    pub const ROOM_BYTES_MAX: usize = size_of::<RawRoom>() + 8 * MEMBERS_MAX;
+
+    /// Returns the store that has the maps of the mirror; `None` if they are in this record.
+    pub fn store(&self) -> Option<Named> {
+        self.room.as_ref()?.store
+    }
+
     /// Returns the facts about the member called `name`.
     pub fn member(&self, name: &str) -> Option<&Known> {
         self.members.iter().find(|member| member.name == name)
@@ -215,8 +266,9 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let active = if self.active.is_empty() { 0 } else { ACTIVE };
         let flush_failed = if self.flush_failed { FLUSH_FAILED } else { 0 };
+        let version = if self.room.is_some() { VERSION_WITH_ROOM } else { VERSION };
         let header = Header {
-            version: VERSION.into(),
+            version: version.into(),
             members: (self.members.len() as u16).into(),
             flags: (active | flush_failed | encode(self.scrubbed.repair)).into(),
             incarnation: self.generation.incarnation.into(),
@@ -233,6 +285,12 @@ impl Record {
         let mut bytes = [header.as_bytes(), sizes.as_bytes()].concat();
         for member in &self.members {
             bytes.extend_from_slice(member.encode().as_bytes());
+        }
+        if let Some(room) = &self.room {
+            let vault = room.store.map_or([0; 16], |store| store.vault.0);
+            let region_bytes = room.store.map_or(0, |store| store.regions.region_bytes());
+            bytes.extend(RawRoom { vault, region_bytes: region_bytes.into() }.as_bytes());
+            bytes.extend(room.lowers.iter().flat_map(|lower| lower.to_le_bytes()));
         }
         if !self.active.is_empty() {
             bytes.extend(self.active.encode());
@@ -252,8 +310,8 @@ impl Record {
             Header::ref_from_prefix(bytes).map_err(|_| format!("only {} bytes", bytes.len()))?;
         let (count, flags) = (usize::from(header.members.get()), header.flags.get());
         let version = header.version.get();
-        if version != VERSION {
-            return Err(format!("record version {version}; {VERSION} is supported"));
+        if ![VERSION, VERSION_WITH_ROOM].contains(&version) {
+            return Err(format!("record version {version}; {VERSION_WITH_ROOM} is supported"));
         }
         let (regions, mut scrubbed, rest) = sizes(rest)?;
         let unknown = flags & !(ACTIVE | FLUSH_FAILED | REPAIR_MASK);
@@ -263,6 +321,13 @@ impl Record {
         scrubbed.repair = decode((flags & REPAIR_MASK) >> REPAIR_SHIFT, count)?;
         let (entries, maps) = <[Entry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| format!("{} bytes are too short for {count} members", rest.len()))?;
+        let (room, maps) = match version {
+            VERSION_WITH_ROOM => {
+                let (room, maps) = Room::decode(maps, count, &regions)?;
+                (Some(room), maps)
+            }
+            _ => (None, maps),
+        };
         let mut maps = Maps::of(&regions, maps)?;
         let active = maps.of_all(flags & ACTIVE != 0)?;
         let mut members: Vec<Known> = Vec::new();
@@ -274,6 +339,11 @@ impl Record {
             members.push(member);
         }
         maps.end()?;
+        let has_map =
+            flags & ACTIVE != 0 || members.iter().any(|member| !member.missing.is_empty());
+        if has_map && room.as_ref().is_some_and(|room| room.store.is_some()) {
+            return Err("maps in the record, and in the store".to_owned());
+        }
         Ok(Self {
             generation: Generation::new(header.incarnation.get(), header.events.get())?,
             regions,
@@ -281,7 +351,42 @@ impl Record {
             active,
             flush_failed: flags & FLUSH_FAILED != 0,
             members,
+            room,
         })
+    }
+}
+
+impl Room {
+    /// Parses the facts about the room on `count` members at the start of `rest`. Returns them, and the bytes behind them.
+    fn decode<'b>(
+        rest: &'b [u8],
+        count: usize,
+        regions: &Regions,
+    ) -> Result<(Self, &'b [u8]), String> {
+        let short =
+            || format!("{} bytes are too short for the room on {count} members", rest.len());
+        let (raw, behind) = RawRoom::ref_from_prefix(rest).map_err(|_| short())?;
+        let (lowers, behind) =
+            <[U64]>::ref_from_prefix_with_elems(behind, count).map_err(|_| short())?;
+        let lowers: Vec<u64> = lowers.iter().map(|lower| lower.get()).collect();
+        if let Some(odd) =
+            lowers.iter().find(|lower| !(MEMBER_BYTES_MIN..=SIZE_MAX).contains(lower))
+        {
+            return Err(format!("a room on a member of {odd} bytes"));
+        }
+        let region_bytes = raw.region_bytes.get();
+        let store = match raw.vault {
+            [0, ..] if raw.vault == [0; 16] && region_bytes == 0 => None,
+            vault => {
+                let own = Regions::new(regions.size(), region_bytes)?;
+                let capacity = StoreSizes::of(lowers.iter().copied()).capacity();
+                if own.count() as u64 > capacity {
+                    return Err(format!("{} regions in a store for {capacity}", own.count()));
+                }
+                Some(Named { vault: Uuid(vault), regions: own })
+            }
+        };
+        Ok((Self { store, lowers }, behind))
     }
 }
 
@@ -495,6 +600,7 @@ mod tests {
                 member("a", MemberState::InSync, &[]),
                 member("b", MemberState::Failed, &[0, 4]),
             ],
+            room: None,
         }
     }
 
@@ -524,11 +630,44 @@ mod tests {
     }
 
     #[test]
+    fn mirror_record_with_room_encodes_to_golden_bytes() {
+        let lowers = vec![0x80_1000, 0x90_0000];
+        let mut record = Record { room: Some(Room { store: None, lowers }), ..sample() };
+        let plain = sample().encode();
+        let maps = 64 + 2 * 104;
+        let sizes = [0, 0x10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x90, 0, 0, 0, 0, 0];
+        let mut golden = [&plain[..maps], &[0; 24], &sizes, &plain[maps..]].concat();
+        golden[0] = 5;
+        assert_eq!(record.encode(), golden);
+        assert_eq!(Record::decode(&golden), Ok(record.clone()));
+
+        let regions = Regions::new(0x4800, 8192).unwrap();
+        let room = record.room.as_mut().unwrap();
+        room.store = Some(Named { vault: Uuid([7; 16]), regions });
+        assert!(Record::decode(&record.encode()).is_err(), "it has maps in two places");
+        record.active = Bitmap::none(5);
+        record.members[1].missing = Bitmap::none(5);
+        let bytes = record.encode();
+        assert_eq!(bytes.len(), maps + 24 + 16);
+        assert_eq!((&bytes[maps..maps + 16], bytes[maps + 17]), (&[7; 16][..], 0x20));
+        assert_eq!(Record::decode(&bytes), Ok(record));
+        for (at, value) in [(maps + 16, 1), (maps + 17, 0), (maps + 17, 0x30), (maps + 26, 1)] {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            assert!(Record::decode(&bytes).is_err(), "{value} at {at}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Record::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
     fn decode_rejects_malformed_mirror_record() {
         let good = sample().encode();
         let wrong: &[(usize, u8)] = &[
             (0, 3),
             (0, 5),
+            (0, 6),
             (4, 0),
             (4, 9),
             (4, 1),
@@ -605,6 +744,36 @@ mod tests {
                 regions,
                 active: Bitmap::all(regions.count()),
                 members: (0..members).map(known).collect(),
+                ..sample()
+            };
+            let bytes = record.encode();
+            assert!(bytes.len() <= block::STATE_BYTES_MAX, "{} bytes", bytes.len());
+            assert_eq!(Record::decode(&bytes), Ok(record));
+        }
+    }
+
+    #[test]
+    fn mirror_record_with_room_and_full_bitmaps_fits_label_cell() {
+        for (members, shift) in (2..=MEMBERS_MAX).flat_map(|all| [(all, 24), (all, 40), (all, 60)])
+        {
+            let own = Regions::new(1 << shift, 4 << 20).unwrap();
+            let regions = own.in_labels(members);
+            let all_but_one = |n: usize| {
+                let mut map = Bitmap::all(regions.count());
+                map.remove(n % regions.count());
+                map
+            };
+            let known = |n: usize| Known {
+                name: format!("{n}"),
+                state: if n == 0 { MemberState::InSync } else { MemberState::Stale },
+                missing: if n == 0 { Bitmap::none(regions.count()) } else { all_but_one(n) },
+                ..sample().members[0].clone()
+            };
+            let record = Record {
+                regions,
+                active: Bitmap::all(regions.count()),
+                members: (0..members).map(known).collect(),
+                room: Some(Room { store: None, lowers: vec![1 << shift; members] }),
                 ..sample()
             };
             let bytes = record.encode();

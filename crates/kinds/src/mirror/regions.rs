@@ -12,7 +12,7 @@ pub const REGION_BYTES_MIN: u64 = 4096;
 pub const REGION_BYTES_MAX: u64 = 1 << 62;
 
 /// Least size in bytes of a mirror's regions if the spec does not set the option `region`.
-const REGION_BYTES_USUAL: u64 = 1 << 20;
+pub const REGION_BYTES_USUAL: u64 = 1 << 20;
 
 /// The division of a mirror into regions of the same size, except that the last region may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +60,17 @@ impl Regions {
     /// because members may be added later.
     pub const fn most(members: usize) -> usize {
         (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX)) / members / 8 * 64
+    }
+
+    /// Returns the division of the mirror into the regions of the maps in labels, if other maps of the mirror are in a store:
+    /// regions of this size, or larger ones that fit beside the facts about the store.
+    pub fn in_labels(&self, members: usize) -> Self {
+        let most = (STATE_BYTES_MAX - Record::bytes_of(MEMBERS_MAX) - Record::ROOM_BYTES_MAX)
+            / members
+            / 8
+            * 64;
+        let smallest = self.size.div_ceil(most as u64).next_power_of_two();
+        Self { region_bytes: self.region_bytes.max(smallest), ..*self }
     }
 
     /// Returns the number of regions of the mirror.
@@ -160,6 +171,11 @@ impl Bitmap {
     pub fn clear(&mut self) {
         self.words.fill(0);
         self.set = 0;
+    }
+
+    /// Adds the regions from `first` to `last` to the set.
+    pub fn insert_all(&mut self, first: usize, last: usize) {
+        (first..=last).for_each(|region| self.insert(region));
     }
 
     /// Adds the regions of `other` to this set. Both sets are for the same number of regions.

@@ -5,11 +5,11 @@ use std::rc::{Rc, Weak};
 use block::control::Cause;
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, Locked, MemberState as State, Mode, Op,
+    Buf, ByteRange, Child, Copies, Error, ErrorKind, Info, MemberState as State, Mode, Op,
     Progress, Result, STEP_BYTES_MAX, What, error,
 };
 
-use super::device::Inner;
+use super::device::{Alone, Inner};
 use super::holes::Way;
 use super::member::Member;
 use super::regions::Bitmap;
@@ -183,9 +183,7 @@ impl Copy {
         member.has_got(&self.copied);
         self.copied.clear();
         self.unrecorded = 0;
-        // A member whose labels cannot be written is retired, and the next request that relies on the state gets the
-        // error.
-        let _ = mirror.write_next(writer).await;
+        mirror.record_missing(writer).await;
         true
     }
 }
@@ -332,8 +330,16 @@ impl Inner {
         if member.changes() != begun {
             return;
         }
-        match flushed {
-            Ok(()) => {
+        // The maps stay where they are until the member is in sync.
+        let current = match flushed {
+            Ok(()) => self.make_replica_current(index).await,
+            Err(error) => Err(error),
+        };
+        if member.changes() != begun {
+            return;
+        }
+        match current {
+            Ok(_turn) => {
                 member.has_got(&member.missing());
                 member.set(State::InSync, None, "");
                 self.emit(What::ResyncEnded, Some(index), String::new());
@@ -373,7 +379,7 @@ impl Inner {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(range.len() as usize).await;
         let room = room.map_err(Uncopied::Unread)?;
-        let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
+        let mut alone = Some(Alone::new(self.lock.lock(range, Mode::Exclusive).await));
         let change = if way == Way::Zero && self.is_zero(range).await {
             Op::WriteZeroes { range, unmap: true, fua: false }
         } else {
@@ -384,12 +390,7 @@ impl Inner {
     }
 
     /// Carries out `change` on member `to`. The caller holds `alone`, the exclusive lock of its range.
-    pub(super) async fn put(
-        &self,
-        to: usize,
-        change: Op,
-        alone: &mut Option<Locked>,
-    ) -> Result<()> {
+    pub(super) async fn put(&self, to: usize, change: Op, alone: &mut Option<Alone>) -> Result<()> {
         let child = self.members[to].lower.start(change);
         let answer = self.answer(to, "write", self.deadline.guard(child), alone).await;
         answer.map_or_else(|| Err(self.no_answer(to)), |done| done.result)
@@ -408,7 +409,7 @@ impl Inner {
         fua: bool,
         restores: Copies,
     ) -> Result<()> {
-        let mut alone = Some(self.lock.lock(range, Mode::Exclusive).await);
+        let mut alone = Some(Alone::new(self.lock.lock(range, Mode::Exclusive).await));
         let mut result = Ok(());
         for (index, member) in self.members.iter().enumerate() {
             let restores = match seeded::on(Bug::RestoresAllCopies) {
@@ -497,7 +498,7 @@ impl Inner {
 
     /// Waits in the background for the reply to a request of member `index` that is past its deadline. Keeps the lock
     /// `kept` of the byte range until the reply, and then counts one late request of the member less.
-    pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Locked>) {
+    pub fn wait_for_late(&self, index: usize, child: Child, kept: Option<Alone>) {
         let back = self.members[index].late_counter();
         self.tasks.spawn("a mirror's late request", async move {
             let _ = child.await;

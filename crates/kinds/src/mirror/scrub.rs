@@ -9,12 +9,12 @@ use block::control::copies::Action;
 use block::control::{Cause, Difference};
 use block::seeded::{self, Bug};
 use block::{
-    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op,
-    Progress, Result, Scrub, What, bail, error,
+    BUF_ALIGN, Buf, ByteRange, Copies, Error, ErrorKind, MemberState as State, Mode, Op, Progress,
+    Result, Scrub, What, bail, error,
 };
 
 use super::compare::{Run, compare};
-use super::device::Inner;
+use super::device::{Alone, Inner};
 use super::member::Member;
 
 /// Longest time from an attempt to begin a scrub that is due to the next attempt.
@@ -363,7 +363,7 @@ impl Inner {
         // Buffers larger than the whole pool were refused when the graph was built.
         let Ok(room) = room else { return };
         let piece = |n: usize| room.slice(n * stride..n * stride + len);
-        let mut alone = Some(self.lock.lock(part, Mode::Exclusive).await);
+        let mut alone = Some(Alone::new(self.lock.lock(part, Mode::Exclusive).await));
         let begin = |n: usize| {
             let child = self.members[n].lower.start(Op::read(part, piece(n)));
             (n, self.deadline.guard(child))
@@ -491,7 +491,7 @@ impl Inner {
         &self,
         index: usize,
         wanted: impl Iterator<Item = (ByteRange, Buf)>,
-        alone: &mut Option<Locked>,
+        alone: &mut Option<Alone>,
     ) {
         let mut done: Option<ByteRange> = None;
         for (range, right) in wanted {

@@ -5,19 +5,17 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use block::control::Cause;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{ByteRange, Error, MemberState as State, Mutex, Result, StateStore, What};
+use block::{Error, MemberState as State, Mutex, Result, StateStore, What};
 
 use super::device::Inner;
-use super::intent::Intent;
+use super::maps::Maps;
 use super::member::Member;
 use super::opening::Decision;
 use super::record::{Generation, Known, MemberState, Record};
-use super::regions::Regions;
 use super::scrub::Scrubbed;
 
 /// The writer of a mirror's state to the labels of its members.
@@ -30,9 +28,7 @@ pub struct SuperblockWriter {
     /// For each member, the [`Known::refilled`] to record: whether a resync copies or copied all its bytes, and another
     /// member has been absent since.
     refilled: Vec<bool>,
-    pub intent: Intent,
-    /// Interval of the checks for dirty regions without client writes, which leave the bitmap (`clear_delay`).
-    delay: Duration,
+    pub maps: Maps,
     flush_failed: Cell<bool>,
     /// Number of states that this mirror has written to labels since it opened.
     states: Cell<u64>,
@@ -47,6 +43,8 @@ struct Durable {
     /// The [`SuperblockWriter::version`] when the state was made: changes of members and flags up to this number are
     /// durable.
     version: u64,
+    /// The [`Maps::version`] when the state was made.
+    maps: u64,
     /// Whether the live change that made the mirror was committed when the state was written. Before the commit, the
     /// store holds a state back and does not report the outcome of its write, so the state must be written once more.
     is_committed: bool,
@@ -70,8 +68,7 @@ impl SuperblockWriter {
         incarnation: u64,
         decision: &Decision,
         names: &[&str],
-        regions: Regions,
-        delay: Duration,
+        maps: Maps,
     ) -> Self {
         let before = kept.handed_over().and_then(|left| left.downcast::<Lineage>().ok());
         let lineage = before.unwrap_or_else(|| {
@@ -89,8 +86,7 @@ impl SuperblockWriter {
             lineage,
             known: RefCell::new(known),
             refilled: decision.refilled.clone(),
-            intent: Intent::new(regions),
-            delay,
+            maps,
             flush_failed: Cell::new(false),
             states: Cell::new(0),
             durable: Cell::new(None),
@@ -134,7 +130,7 @@ impl SuperblockWriter {
     /// Whether a state of the mirror that was written after the commit of the live change is durable in the labels.
     /// Before such a state is durable, no state may record that members have more writes than at the opening of the
     /// mirror: an older image could be taken for a member.
-    fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.is_committed)
     }
 
@@ -157,17 +153,18 @@ impl SuperblockWriter {
             },
             known: all[n].0,
             sent: all[n].1,
-            missing: member.missing(),
+            missing: self.maps.to_labels(member.missing(), members.len()),
             refilled: self.refilled[n],
             content: member.content(),
         };
         Record {
             generation,
-            regions: *self.intent.regions(),
+            regions: self.maps.in_labels(members.len()),
             scrubbed,
-            active: self.intent.wanted(),
+            active: self.maps.active_in_labels(members.len()),
             flush_failed: self.flush_failed.get(),
             members: members.iter().enumerate().map(member).collect(),
+            room: self.maps.room(),
         }
     }
 }
@@ -181,6 +178,19 @@ impl Inner {
     pub async fn remember(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         self.write_until(writer, || writer.is_durable(&self.members)).await
+    }
+
+    /// Waits until all changes of members and of the maps that must be in labels are durable there.
+    ///
+    /// # Errors
+    /// As [`Inner::remember`].
+    pub async fn remember_maps(&self, writer: &SuperblockWriter) -> Result<()> {
+        let maps = writer.maps.version();
+        let is_known = || {
+            let has_maps = writer.durable.get().is_some_and(|durable| durable.maps >= maps);
+            has_maps && writer.is_durable(&self.members)
+        };
+        self.write_until(writer, is_known).await
     }
 
     /// Writes states of the mirror until `is_known` returns that the changes that the caller waits for are durable.
@@ -202,7 +212,7 @@ impl Inner {
     /// Writes the next state of the mirror to the labels of all members that take writes. The caller holds the lock
     /// `turn`.
     async fn write_state(&self, writer: &SuperblockWriter) -> Result<()> {
-        let version = writer.version(&self.members);
+        let (version, maps) = (writer.version(&self.members), writer.maps.version());
         let takes = |n: &usize| self.members[*n].takes_writes();
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = writer.next(&self.members, &ports, self.scrubbing.recorded());
@@ -228,8 +238,12 @@ impl Inner {
         if !kept {
             return result.and(Err(self.nobody()));
         }
-        writer.durable.set(Some(Durable { version, is_committed }));
-        writer.intent.made_durable(record.active);
+        writer.durable.set(Some(Durable { version, maps, is_committed }));
+        if let Some(store) = writer.maps.store() {
+            let takes_writes = |port: &usize| self.members[*port].takes_writes();
+            let gone = (0..self.members.len()).filter(|port| !takes_writes(port));
+            gone.for_each(|port| store.leave(port));
+        }
         Ok(())
     }
 
@@ -283,71 +297,5 @@ impl Inner {
                 let _ = mirror.remember().await;
             }
         });
-    }
-
-    /// Makes durable in labels that the regions of `range` are dirty, and which members miss writes to them, before the
-    /// caller sends a request that changes `range` to the members.
-    ///
-    /// # Errors
-    /// As [`Inner::remember`].
-    pub async fn announce(&self, range: ByteRange) -> Result<()> {
-        let Some(writer) = &self.writer else { return Ok(()) };
-        writer.intent.count_write();
-        let is_known = || writer.intent.covers(range) && writer.is_durable(&self.members);
-        if is_known() {
-            return Ok(());
-        }
-        self.mark(writer, range);
-        if seeded::on(Bug::RegionMarkedLate) {
-            self.remember_soon();
-            return Ok(());
-        }
-        self.write_until(writer, is_known).await
-    }
-
-    /// Marks the regions of `range` as dirty, and as missed by each member that takes no writes. Starts the task that
-    /// checks the bitmap, unless it runs.
-    fn mark(&self, writer: &SuperblockWriter, range: ByteRange) {
-        writer.intent.want(range);
-        let wanted = writer.intent.wanted();
-        for member in self.members.iter().filter(|member| !member.takes_writes()) {
-            member.misses(&wanted);
-        }
-        if writer.intent.is_watched.replace(true) {
-            return;
-        }
-        let (me, env, delay) = (self.me.clone(), self.env.clone(), writer.delay);
-        self.env.spawn("a mirror's map", async move {
-            loop {
-                env.sleep(delay).await;
-                let Some(mirror) = me.upgrade() else { return };
-                if !mirror.look_at_map().await {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Removes the dirty regions without recent client writes from the bitmap. Returns whether the bitmap must be
-    /// checked again.
-    async fn look_at_map(&self) -> bool {
-        let Some(writer) = &self.writer else { return false };
-        if self.tasks.is_closing() || !writer.is_settled() {
-            return true;
-        }
-        let _one = self.tasks.enter();
-        let busy = |range| self.lock.is_wanted(range) && !seeded::on(Bug::RegionLeftBusy);
-        let quiet = writer.intent.quiet(busy);
-        // Writes to these regions must be durable on all members before the regions leave the bitmap.
-        if !quiet.is_empty() && (seeded::on(Bug::RegionUnflushed) || self.flush().await.is_ok()) {
-            let _turn = writer.turn.lock().await;
-            if writer.intent.leave(&quiet, busy) {
-                // The next request that relies on a state writes a state again, and gets the error.
-                let _ = self.write_state(writer).await;
-            }
-        }
-        let is_watched = !writer.intent.is_empty();
-        writer.intent.is_watched.set(is_watched);
-        is_watched
     }
 }

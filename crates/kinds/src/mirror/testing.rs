@@ -69,7 +69,8 @@ fn labels(first: u8, failed: bool) -> Vec<u8> {
     let active = Bitmap::all(regions);
     let regions = Regions::new(regions as u64 * 4096, 4096).expect("as many as that");
     let scrubbed = Scrubbed { ended_unix_s: Some(1 << 30), at: Some(4096), ..Scrubbed::default() };
-    let record = Record { generation, regions, scrubbed, active, flush_failed: false, members };
+    let record =
+        Record { generation, regions, scrubbed, active, flush_failed: false, members, room: None };
     let bytes = record.encode();
     assert_eq!(bytes.len(), record_bytes(count));
     [&[first], &bytes.repeat(count)[..]].concat()
@@ -109,6 +110,7 @@ fn opens_over_member_in_sync(found: &[Found], first: u8) {
         names: MEMBERS[..found.len()].to_vec(),
         regions: Regions::new(100 << 10, 8 << 10).expect("13 regions"),
         found: found.iter().collect(),
+        stored: None,
         created: false,
         spares: 0,
         trust: bit(4).then_some(usize::from(first >> 5) % found.len()),

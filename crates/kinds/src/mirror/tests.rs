@@ -17,7 +17,7 @@ pub(super) const MIB: u64 = 1 << 20;
 /// A mirror over simulated disks, two in most tests. Without labels the mirror trusts its first member.
 pub(super) struct Pair {
     pub(super) world: SimWorld,
-    shelf: Option<Rc<Shelf>>,
+    pub(super) shelf: Option<Rc<Shelf>>,
     options: Vec<(&'static str, Value)>,
     pub(super) disks: Vec<Rc<SimDisk>>,
     running: Option<Running>,
@@ -63,7 +63,28 @@ impl Pair {
         labelled: bool,
         options: &[(&'static str, Value)],
     ) -> Self {
-        let world = SimWorld::new(1);
+        Self::in_world(&SimWorld::new(1), profiles, size, labelled, false, options)
+    }
+
+    /// Creates a mirror of `count` new disks, whose members have room for its store, in the world `world`.
+    pub(super) fn with_room(
+        world: &SimWorld,
+        count: usize,
+        size: u64,
+        options: &[(&'static str, Value)],
+    ) -> Self {
+        Self::in_world(world, &vec![Profile::Native512; count], size, true, true, options)
+    }
+
+    fn in_world(
+        world: &SimWorld,
+        profiles: &[Profile],
+        size: u64,
+        labelled: bool,
+        has_room: bool,
+        options: &[(&'static str, Value)],
+    ) -> Self {
+        let world = world.clone();
         let disk = |(n, profile): (usize, &Profile)| {
             let config = DiskConfig { destage: 0, ..DiskConfig::new(size, *profile) };
             let disk = SimDisk::new(&world, n as u64, config);
@@ -77,6 +98,9 @@ impl Pair {
         }
         let strict = || Shelf::strict(&world.env(), Stream::new(1, "shelf", 0), Vec::new());
         let shelf = labelled.then(strict);
+        if let Some(shelf) = shelf.as_ref().filter(|_| has_room) {
+            shelf.precede_plans();
+        }
         let mut pair = Self { world, shelf, options: options.to_vec(), disks, running: None };
         pair.start();
         pair
@@ -104,11 +128,16 @@ impl Pair {
 
     /// Cuts the power, and restarts the mirror. The first disk keeps all writes, the second disk only flushed writes.
     pub(super) fn power_cut(&mut self) {
+        self.cut(&[CutPolicy::KeepAll, CutPolicy::DropAll]);
+        self.start();
+    }
+
+    /// Cuts the power of each disk, with one of the `policies`.
+    pub(super) fn cut(&mut self, policies: &[CutPolicy]) {
         self.world.drop_tasks();
         self.running = None;
-        self.disks[0].power_cut(CutPolicy::KeepAll);
-        self.disks[1].power_cut(CutPolicy::DropAll);
-        self.start();
+        let disks = self.disks.iter().zip(policies.iter().cycle());
+        disks.for_each(|(disk, policy)| disk.power_cut(*policy));
     }
 
     pub(super) fn running(&self) -> &Running {
@@ -137,6 +166,26 @@ impl Pair {
     /// Fails the second member of the mirror by command.
     pub(super) fn fail(&self) {
         self.ask::<Fail>(Name { member: self.running().names[1].clone() });
+    }
+
+    /// Fails the second member of the mirror by command, unless it is out already.
+    pub(super) fn fail_if_possible(&self) {
+        let name = Name { member: self.running().names[1].clone() };
+        let _ = self.try_ask::<Fail>(name);
+    }
+
+    /// Begins a resync of the second member by command, unless it is in sync or being copied.
+    pub(super) fn resync_if_possible(&self) {
+        let _ = self.try_ask::<Resync>(Stale { member: Some(self.running().names[1].clone()) });
+    }
+
+    /// Returns the value of the byte at `start`.
+    pub(super) fn read(&self, start: u64) -> u8 {
+        let range = ByteRange::new(start, 4096).unwrap();
+        let into = self.world.env().buf(4096).unwrap();
+        let read = self.world.block_on(self.client().send(Op::read(range, into)));
+        let Op::Read { into, .. } = read.unwrap().op else { panic!("it was a read") };
+        into.read()[0]
     }
 
     /// Begins a resync of the second member by command.
@@ -181,8 +230,14 @@ impl Pair {
         }
     }
 
+    /// Returns the size of the mirror in bytes.
+    pub(super) fn size(&self) -> u64 {
+        let Running { graph, mirror, .. } = self.running();
+        graph.info(*mirror).size
+    }
+
     pub(super) fn is_alike(&self) -> bool {
-        let all = ByteRange::new(0, self.disks[0].config().size).unwrap();
+        let all = ByteRange::new(0, self.size()).unwrap();
         self.disks[0].peek(all) == self.disks[1].peek(all)
     }
 }

@@ -10,11 +10,11 @@ use block::control::copies::Pending;
 use block::control::{Command, Nothing};
 use block::seeded::{self, Bug};
 use block::{
-    Buf, ByteRange, Copies, Error, ErrorKind, Locked, MemberState as State, Mode, Op, Result, What,
+    Buf, ByteRange, Copies, Error, ErrorKind, MemberState as State, Mode, Op, Result, What,
 };
 use block::{all, first};
 
-use super::device::Inner;
+use super::device::{Alone, Inner};
 use super::record::Content;
 use super::verifier::change;
 
@@ -113,7 +113,7 @@ impl Inner {
         }
         for block in self.blocks(range) {
             let room = self.env.pool().scratch(block.len() as usize).await?;
-            let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
+            let mut alone = Some(Alone::new(self.lock.lock(block, Mode::Exclusive).await));
             let (data, source) = self.read_best(block, None, room).await?;
             if source == Source::Other {
                 self.put_on_all(block, data.clone(), &mut alone).await?;
@@ -139,7 +139,7 @@ impl Inner {
     ) -> Result<()> {
         // Wait before the lock: requests that hold buffers may wait for the lock.
         let room = self.env.pool().wait_for(block.len() as usize).await?;
-        let mut alone = Some(self.lock.lock(block, Mode::Exclusive).await);
+        let mut alone = Some(Alone::new(self.lock.lock(block, Mode::Exclusive).await));
         let (data, _) = self.read_best(block, suspect, room).await?;
         self.put_on_all(block, data, &mut alone).await
     }
@@ -149,9 +149,10 @@ impl Inner {
         &self,
         block: ByteRange,
         data: Buf,
-        alone: &mut Option<Locked>,
+        alone: &mut Option<Alone>,
     ) -> Result<()> {
-        self.announce(block).await?;
+        let writing = self.announce(block).await?;
+        *alone = alone.take().map(|alone| alone.writing(writing));
         let done = self.to_all(&Op::write(block, data), alone).await;
         self.remembered().await.and(done)
     }

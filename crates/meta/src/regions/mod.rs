@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | `division.rs` | division of a device into regions |
 //! | `state.rs` | the marked regions in memory |
+//! | `marks.rs` | the durable marks: a bitmap object of a vault, or a place of the owner |
 //!
-//! A device is divided into regions of equal size. A bitmap object of the owner's vault has one bit for each region.
-//! The format is `docs/formats/regions.md`. After a crash, only marked regions can contain a write that was in flight or
+//! A device is divided into regions of equal size. A bitmap object of the owner's vault has one bit for each region, unless
+//! the owner keeps the marks itself ([`Marks`]). The format is `docs/formats/regions.md`. After a crash, only marked regions can contain a write that was in flight or
 //! not flushed; the owner verifies or resyncs them.
 //!
 //! **Invariants**
@@ -23,39 +24,33 @@
 //! number is at most the size of the device divided by the size of a region.
 
 mod division;
+mod marks;
 mod state;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use block::seeded::{self, Bug};
 use block::{ByteRange, Env, Notify, Result, ScopeGuard, TaskTracker, bail, error, first};
 
 use crate::vault::{Bitmap, ObjectId, Spec, Transaction, Vault};
+use marks::VaultMarks;
 use state::{Batch, State};
 
 pub use division::{Division, REGION_BYTES_MIN};
+pub use marks::{Marks, parts};
 
 /// Maximum number of regions that are cleared at once, in most cases by one transaction. A write to such a
 /// region waits for the clear.
 pub const CLEARS_AT_ONCE: usize = 256;
 
-/// Maximum number of runs of regions in one transaction.
-const RUNS_AT_ONCE: usize = 64;
-
-/// Maximum number of pages of the bitmap, beside the first, that one transaction changes. The smallest cache of a vault
-/// has room for them.
-const PAGES_AT_ONCE: usize = 4;
-
-/// The marked regions of a device: bits in a bitmap object of a vault. A clone is a second handle to the same regions.
+/// The marked regions of a device. A clone is a second handle to the same regions.
 #[derive(Clone)]
 pub struct Regions(Rc<Inner>);
 
 struct Inner {
     env: Env,
-    vault: Vault,
-    bitmap: Bitmap,
+    marks: Rc<dyn Marks>,
     division: Division,
     clear_delay: Duration,
     state: RefCell<State>,
@@ -134,28 +129,43 @@ impl Regions {
                 "the bitmap of `{owner}` has {bits} bits; the device has {count} regions"
             );
         }
-        let mut state = State::new(division);
+        let mut opened = Vec::new();
         let mut from = 0;
         while let Some((start, count)) = bitmap.find_set(from).await? {
             from = start + count;
             if from > division.count() {
                 bail!(Corrupt, "region {} of `{owner}` is marked, behind the device", from - 1);
             }
-            (start..from).for_each(|region| state.add_opened(region, env.now()));
+            opened.push(start..from);
         }
-        Ok(Self(Rc::new(Inner {
+        let marks = Rc::new(VaultMarks { vault: vault.clone(), bitmap });
+        let regions = Self::over(env, marks, division, clear_delay);
+        for region in opened.into_iter().flatten() {
+            regions.0.state.borrow_mut().add_opened(region, env.now());
+        }
+        Ok(regions)
+    }
+
+    /// Returns the regions of a device with the durable marks `marks`, of which none is set. `clear_delay` is as in
+    /// [`Regions::open`].
+    pub fn over(
+        env: &Env,
+        marks: Rc<dyn Marks>,
+        division: Division,
+        clear_delay: Duration,
+    ) -> Self {
+        Self(Rc::new(Inner {
             env: env.clone(),
-            vault: vault.clone(),
-            bitmap,
+            marks,
             division,
             clear_delay,
-            state: RefCell::new(state),
+            state: RefCell::new(State::new(division)),
             progress: Notify::default(),
             is_marking: Cell::default(),
             is_clearing: Cell::default(),
             is_closed: Cell::default(),
             tasks: TaskTracker::default(),
-        })))
+        }))
     }
 
     /// Returns the division of the device into regions.
@@ -187,9 +197,15 @@ impl Regions {
         self.0.state.borrow().is_unverified(range)
     }
 
+    /// Returns the regions that are marked, are being marked or cleared, or have writes: all regions in which a write is in
+    /// flight or not flushed, and others.
+    pub fn used(&self) -> Vec<u64> {
+        self.0.state.borrow().used()
+    }
+
     /// Begins a write: returns once all regions of `range` are durably marked. Regions that are not marked share one
     /// record and one flush with all callers that wait at the same time. If all are marked, the call returns without
-    /// waiting.
+    /// waiting. With [`Marks::ahead`], the regions behind `range` are marked too.
     ///
     /// # Errors
     /// `Stopped` after [`Regions::close`]; errors of the vault, if a region was not marked yet.
@@ -207,9 +223,12 @@ impl Regions {
         let now = inner.env.now();
         inner.state.borrow_mut().begin_write(first, last, now);
         let writing = Writing { regions: inner.clone(), first, last };
+        let bytes_ahead = range.len().saturating_mul(inner.marks.ahead());
+        let ahead =
+            (last + bytes_ahead / inner.division.region_bytes()).min(inner.division.count() - 1);
         // The count of the write keeps a region from being cleared while the caller waits for another region.
         loop {
-            let Some(batch) = inner.state.borrow_mut().want(first, last) else {
+            let Some(batch) = inner.state.borrow_mut().want(first..=last, ahead, now) else {
                 return Ok(writing);
             };
             inner.mark_soon();
@@ -248,13 +267,26 @@ impl Regions {
     /// Errors of the vault.
     pub async fn close(&self) -> Result<()> {
         let inner = &self.0;
-        inner.is_closed.set(true);
-        let goes_on = ScopeGuard::new(|| inner.is_closed.set(false));
-        inner.progress.wake();
-        inner.tasks.ended().await;
-        let cleared = inner.clear(Duration::ZERO).await;
+        let goes_on = ScopeGuard::new(|| self.resume());
+        self.stop().await;
+        let cleared = inner.clear(Duration::ZERO, usize::MAX).await;
         goes_on.done();
         cleared
+    }
+
+    /// Stops the marks and clears, and waits until those in progress have ended. [`Regions::begin`] fails from now on.
+    pub async fn stop(&self) {
+        self.0.is_closed.set(true);
+        self.0.progress.wake();
+        self.0.tasks.ended().await;
+    }
+
+    /// Resumes the marks and clears after [`Regions::stop`].
+    pub fn resume(&self) {
+        self.0.is_closed.set(false);
+        if !self.0.state.borrow().is_empty() {
+            self.0.clear_later();
+        }
     }
 }
 
@@ -274,9 +306,13 @@ impl Inner {
         let (me, task) = (self.clone(), self.tasks.begin());
         self.env.spawn("marks of regions", async move {
             while let Some(batch) = me.next_batch() {
-                let result = me.mark(&batch).await;
+                let regions = batch.regions.borrow().iter().copied().collect();
+                let result = me.marks.mark(regions).await;
                 me.state.borrow_mut().marked(&batch, result);
                 me.progress.wake();
+                if me.marks.flushes() {
+                    me.clear_later();
+                }
             }
             me.is_marking.set(false);
             drop(task);
@@ -287,29 +323,8 @@ impl Inner {
         self.state.borrow_mut().take_pending()
     }
 
-    /// Marks the regions of a batch durably.
-    async fn mark(&self, batch: &Batch) -> Result<()> {
-        let regions: Vec<u64> = batch.regions.borrow().iter().copied().collect();
-        for part in parts(&regions) {
-            self.post(part, true).await?;
-        }
-        if seeded::on(Bug::MarkNotFlushed) {
-            return Ok(());
-        }
-        self.vault.sync().await
-    }
-
-    /// Posts a transaction that marks (`value`) or clears a part of regions from [`parts`].
-    async fn post(&self, part: &[u64], value: bool) -> Result<()> {
-        let mut transaction = self.vault.begin();
-        for run in part.chunk_by(|one, next| one + 1 == *next) {
-            self.bitmap.put(&mut transaction, run[0], run.len() as u64, value)?;
-        }
-        self.vault.post(transaction).await.map(drop)
-    }
-
     /// Spawns the task that clears quiet regions, unless it runs. The task ends when no region is flushed; the next
-    /// flush spawns it again.
+    /// flush spawns it again. With [`Marks::flushes`] it ends when no region is marked.
     fn clear_later(self: &Rc<Self>) {
         if self.is_closed.get() || self.is_clearing.replace(true) {
             return;
@@ -330,15 +345,16 @@ impl Inner {
         });
     }
 
-    /// Clears all regions that may be cleared and had no write for `delay`.
-    async fn clear(&self, delay: Duration) -> Result<()> {
-        let mut from = 0;
+    /// Clears all regions that may be cleared and had no write for `delay`, at most `most`.
+    async fn clear(&self, delay: Duration, most: usize) -> Result<()> {
+        let (mut from, mut left) = (0, most);
         loop {
-            // A failed vault takes no clears; without an attempt, the regions stay known as marked.
-            self.vault.failure().map_or(Ok(()), Err)?;
-            let quiet = self.state.borrow_mut().take_quiet(from, self.env.now(), delay);
+            // Failed marks take no clears; without an attempt, the regions stay known as marked.
+            self.marks.failure().map_or(Ok(()), Err)?;
+            let step = left.min(CLEARS_AT_ONCE);
+            let quiet = self.state.borrow_mut().take_quiet(from, self.env.now(), delay, step);
             let Some(last) = quiet.last() else { return Ok(()) };
-            from = last + 1;
+            (from, left) = (last + 1, left - quiet.len());
             self.clear_taken(&quiet).await?;
         }
     }
@@ -346,17 +362,40 @@ impl Inner {
     /// Clears regions from [`State::take_quiet`].
     async fn clear_taken(&self, regions: &[u64]) -> Result<()> {
         let mut result = Ok(());
-        for part in parts(regions) {
+        let mut rest = regions;
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(self.marks.step(rest));
+            rest = behind;
             let mut is_marked = true;
             if result.is_ok() {
-                result = self.post(part, false).await;
-                // If the vault failed, its log may contain the clear.
-                is_marked = result.is_err() && self.vault.failure().is_none();
+                result = self.marks.clear(part.to_vec()).await;
+                // Failed marks may have the clear.
+                is_marked = result.is_err() && self.marks.failure().is_none();
             }
             self.state.borrow_mut().cleared(part, is_marked);
             self.progress.wake();
         }
         result
+    }
+
+    /// Clears quiet regions, after a flush if they wait for it. Returns whether more are to be cleared later.
+    async fn clear_now(&self) -> bool {
+        self.flush_quiet().await;
+        let cleared = self.clear(self.clear_delay, self.marks.clears_now()).await;
+        let state = self.state.borrow();
+        match self.marks.flushes() {
+            true => !self.is_closed.get() && !state.is_empty(),
+            // After an error, the regions are still marked, and the next flush tries again.
+            false => !self.is_closed.get() && cleared.is_ok() && state.has_clearable(),
+        }
+    }
+
+    /// Flushes the owner's data if regions without writes for a time wait for it. An error leaves them marked.
+    async fn flush_quiet(&self) {
+        let waits = || self.state.borrow().waits_for_flush(self.env.now(), self.clear_delay);
+        if self.marks.flushes() && waits() {
+            let _ = self.marks.flush().await;
+        }
     }
 }
 
@@ -375,31 +414,7 @@ async fn until_closed(regions: Weak<Inner>) {
 /// Clears quiet regions. Returns whether the task has more to clear later.
 async fn clear_quiet(regions: &Weak<Inner>) -> bool {
     let Some(regions) = regions.upgrade() else { return false };
-    let goes_on = !regions.is_closed.get()
-        // After an error, the regions are still marked, and the next flush tries again.
-        && regions.clear(regions.clear_delay).await.is_ok()
-        && !regions.is_closed.get()
-        && regions.state.borrow().has_clearable();
+    let goes_on = !regions.is_closed.get() && regions.clear_now().await;
     regions.is_clearing.set(goes_on);
     goes_on
-}
-
-/// Divides regions, which are in order, into parts that one transaction each can change.
-fn parts(regions: &[u64]) -> Vec<&[u64]> {
-    let (mut all, mut start, mut runs, mut pages) = (Vec::new(), 0, 0, 0);
-    for at in 0..regions.len() {
-        let page = |at: usize| Bitmap::page_of(regions[at]);
-        let begins_page = at == start || page(at - 1) != page(at);
-        let begins_run = at == start || regions[at - 1] + 1 != regions[at];
-        runs += usize::from(begins_run);
-        pages += usize::from(begins_page);
-        if runs > RUNS_AT_ONCE || pages > PAGES_AT_ONCE {
-            all.push(&regions[start..at]);
-            (start, runs, pages) = (at, 1, 1);
-        }
-    }
-    if start < regions.len() {
-        all.push(&regions[start..]);
-    }
-    all
 }

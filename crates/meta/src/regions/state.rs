@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use block::seeded::{self, Bug};
 use block::{ByteRange, Mono, Result};
 
-use super::{CLEARS_AT_ONCE, Division, Report};
+use super::{Division, Report};
 
 /// Regions that one commit marks, and the result of the commit.
 #[derive(Default)]
@@ -57,10 +58,25 @@ pub struct State {
 }
 
 impl Region {
+    /// Returns a region without mark and writes.
+    fn new(now: Mono) -> Self {
+        Self { mark: Mark::Missing, writes: 0, needed_flush: 0, last: now, unverified: Vec::new() }
+    }
+
+    /// Adds the region, which has this number, to the next batch, and returns that.
+    fn join(&mut self, number: u64, pending: &mut Option<Rc<Batch>>) -> Rc<Batch> {
+        let batch = pending.get_or_insert_default().clone();
+        batch.regions.borrow_mut().insert(number);
+        self.mark = Mark::Coming(batch.clone());
+        batch
+    }
+
     fn may_be_cleared(&self, flushed: u64) -> bool {
         let is_flushed = self.needed_flush <= flushed || seeded::on(Bug::ClearedBeforeFlush);
         let is_verified = self.unverified.is_empty() || seeded::on(Bug::ClearedUnverified);
-        let is_idle = self.writes == 0 || seeded::on(Bug::ClearedDuringWrite);
+        let is_idle = self.writes == 0
+            || seeded::on(Bug::ClearedDuringWrite)
+            || seeded::on(Bug::RegionLeftBusy);
         matches!(self.mark, Mark::Durable) && is_idle && is_flushed && is_verified
     }
 }
@@ -74,7 +90,7 @@ impl State {
     pub fn add_opened(&mut self, region: u64, now: Mono) {
         let unverified = vec![self.division.range(region)];
         let mark = Mark::Durable;
-        let found = Region { mark, writes: 0, needed_flush: 0, last: now, unverified };
+        let found = Region { mark, unverified, ..Region::new(now) };
         self.regions.insert(region, found);
     }
 
@@ -88,31 +104,34 @@ impl State {
     /// Counts a write to the regions from `first` to `last`.
     pub fn begin_write(&mut self, first: u64, last: u64, now: Mono) {
         for region in first..=last {
-            let region = self.regions.entry(region).or_insert_with(|| Region {
-                mark: Mark::Missing,
-                writes: 0,
-                needed_flush: 0,
-                last: now,
-                unverified: Vec::new(),
-            });
-            region.writes += 1;
+            self.regions.entry(region).or_insert_with(|| Region::new(now)).writes += 1;
         }
     }
 
-    /// Returns a batch with a region from `first` to `last` for which the caller must wait; `None` if all these regions
-    /// are durably marked. Adds those without a mark to the next batch. All regions have counted a write of the caller.
-    pub fn want(&mut self, first: u64, last: u64) -> Option<Rc<Batch>> {
-        let mut wait = None;
-        for (number, region) in self.regions.range_mut(first..=last) {
+    /// Returns a batch with one of `regions` for which the caller must wait; `None` if all of them are durably marked. Adds
+    /// those without a mark to the next batch, and then also the regions behind them up to `ahead`. All `regions` have
+    /// counted a write of the caller.
+    pub fn want(
+        &mut self,
+        regions: RangeInclusive<u64>,
+        ahead: u64,
+        now: Mono,
+    ) -> Option<Rc<Batch>> {
+        let (mut wait, mut is_new) = (None, false);
+        for (number, region) in self.regions.range_mut(regions.clone()) {
             match &region.mark {
                 Mark::Durable | Mark::Clearing => {}
                 Mark::Coming(batch) => wait = Some(batch.clone()),
                 Mark::Missing => {
-                    let batch = self.pending.get_or_insert_default().clone();
-                    batch.regions.borrow_mut().insert(*number);
-                    region.mark = Mark::Coming(batch.clone());
-                    wait = Some(batch);
+                    is_new = true;
+                    wait = Some(region.join(*number, &mut self.pending));
                 }
+            }
+        }
+        for number in (regions.end() + 1..=ahead).filter(|_| is_new) {
+            let region = self.regions.entry(number).or_insert_with(|| Region::new(now));
+            if matches!(region.mark, Mark::Missing) {
+                region.join(number, &mut self.pending);
             }
         }
         wait
@@ -196,9 +215,9 @@ impl State {
         parts.any(|part| part.overlaps(range))
     }
 
-    /// Changes regions from region `from` on, at most [`CLEARS_AT_ONCE`], from marked to clearing, and returns them. Only
+    /// Changes regions from region `from` on, at most `most`, from marked to clearing, and returns them. Only
     /// regions that may be cleared and had no write for `delay` change.
-    pub fn take_quiet(&mut self, from: u64, now: Mono, delay: Duration) -> Vec<u64> {
+    pub fn take_quiet(&mut self, from: u64, now: Mono, delay: Duration, most: usize) -> Vec<u64> {
         let flushed = self.flushed;
         let quiet = self.regions.range_mut(from..).filter(|(_, region)| {
             region.may_be_cleared(flushed) && region.last.after(delay) <= now
@@ -207,12 +226,30 @@ impl State {
             region.mark = Mark::Clearing;
             *number
         };
-        quiet.take(CLEARS_AT_ONCE).map(mark).collect()
+        quiet.take(most).map(mark).collect()
     }
 
     /// Whether a region may be cleared as soon as it was quiet long enough.
     pub fn has_clearable(&self) -> bool {
         self.regions.values().any(|region| region.may_be_cleared(self.flushed))
+    }
+
+    /// Whether a marked region without a write for `delay` needs a later flush before it may be cleared.
+    pub fn waits_for_flush(&self, now: Mono, delay: Duration) -> bool {
+        self.regions.values().any(|region| {
+            let is_quiet = region.writes == 0 && region.last.after(delay) <= now;
+            is_quiet && matches!(region.mark, Mark::Durable) && region.needed_flush > self.flushed
+        })
+    }
+
+    /// Whether no region is marked or has writes.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Returns the numbers of the regions that are marked or have writes.
+    pub fn used(&self) -> Vec<u64> {
+        self.regions.keys().copied().collect()
     }
 
     /// Notes the end of the transaction that clears `regions`. Unless `is_marked`, their marks may be gone.

@@ -74,7 +74,7 @@ pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
 pub use open::{Options, Shape, standing_bytes};
-pub use replicas::CopyState;
+pub use replicas::{CopyOwner, CopyState};
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
 /// The number of an object of a vault. The vault never gives the same number to another object.
@@ -143,6 +143,14 @@ impl Vault {
     /// process did so.
     pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
+    }
+
+    /// Leaves copy `copy` of the vault behind because of `error`, which its owner has noticed. The copy gets no later
+    /// records. The superblocks of the other copies record this with the next record.
+    pub fn leave(&self, copy: usize, error: &Error) {
+        if self.0.replicas.copy_state(copy) != CopyState::Behind {
+            self.0.replicas.fail(copy, error);
+        }
     }
 
     /// Returns the number of copies of the vault, including missing ones.

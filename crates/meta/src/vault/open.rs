@@ -19,7 +19,7 @@ use super::grow::growth;
 use super::page::PAGE_BYTES;
 use super::records::IN_FLIGHT_MAX;
 use super::replay;
-use super::replicas::{CopyState, Durable, Replica, Replicas};
+use super::replicas::{CopyOwner, CopyState, Durable, Replica, Replicas};
 use super::superblock::{COPIES_MAX, Epoch, Position, Superblock, Wrong};
 use super::tree::{READS_MAX, Tree};
 use super::{Inner, Vault};
@@ -149,15 +149,28 @@ impl Vault {
     /// for impossible sizes or a wrong number of disks; and errors of the disks, after which some of them may have the
     /// vault.
     pub async fn format(env: &Env, lowers: &[Lower], shape: Shape) -> Result<Uuid> {
-        if lowers.is_empty() || lowers.len() > COPIES_MAX {
-            let words = format!("{} disks for a vault; it takes 1 to {COPIES_MAX}", lowers.len());
+        let lowers: Vec<_> = lowers.iter().cloned().map(Some).collect();
+        Self::format_some(env, &lowers, shape).await
+    }
+
+    /// Formats a vault as [`Vault::format`] does, with a copy for each element of `lowers`. A copy without a disk is left
+    /// behind: [`Vault::rejoin`] makes it current later.
+    ///
+    /// # Errors
+    /// As [`Vault::format`].
+    pub async fn format_some(env: &Env, lowers: &[Option<Lower>], shape: Shape) -> Result<Uuid> {
+        let count = lowers.len();
+        let here = lowers.iter().enumerate();
+        let lowers: Vec<_> = here.filter_map(|(n, lower)| Some((n, lower.as_ref()?))).collect();
+        if lowers.is_empty() || count > COPIES_MAX {
+            let words = format!("{count} disks for a vault; it takes 1 to {COPIES_MAX}");
             return Err(Error::new(ErrorKind::Invalid, words));
         }
         if shape.objects == 0 || shape.objects > OBJECTS_MAX {
             bail!(Invalid, "{} objects in a vault; 1 to {OBJECTS_MAX} are possible", shape.objects);
         }
-        lowers.iter().try_for_each(check_disk)?;
-        let bytes = lowers.iter().map(|lower| lower.info().size).min().unwrap_or_default();
+        lowers.iter().try_for_each(|(_, lower)| check_disk(lower))?;
+        let bytes = lowers.iter().map(|(_, lower)| lower.info().size).min().unwrap_or_default();
         let bytes = bytes.min(shape.bytes.unwrap_or(bytes));
         let bytes = bytes - bytes % PAGE_BYTES as u64;
         let usual = (bytes / LOG_PART).clamp(LOG_BYTES_MIN, LOG_BYTES_USUAL.min(LOG_BYTES_MAX));
@@ -165,25 +178,27 @@ impl Vault {
         let directory_pages = shape.objects.div_ceil(SLOTS_PER_PAGE as u32);
         let geometry = Geometry::fit(bytes, log_bytes, directory_pages)?;
         let epoch = Epoch { number: 1, draw: env.random("vault epoch") };
+        let current = lowers.iter().fold(0, |all, (copy, _)| all | 1 << copy);
+        let sent = |copy| if current >> copy & 1 == 1 { epoch } else { Epoch::default() };
         let superblock = Superblock {
             vault: Uuid::draw(env),
             sequence: 1,
             epoch,
             copy: 0,
-            copies: lowers.len() as u32,
-            current: (1 << lowers.len()) - 1,
+            copies: count as u32,
+            current,
             geometry,
             checkpoint: 0,
             root: None,
             tail: Position { offset: 0, number: 1, previous: 0, epoch: 1 },
             flushed: 0,
-            sent: std::array::from_fn(|n| if n < lowers.len() { epoch } else { Epoch::default() }),
+            sent: std::array::from_fn(sent),
             unknown_read_only: 0,
         };
-        for lower in lowers {
+        for (_, lower) in &lowers {
             take_room(lower, 0, geometry.end()).await?;
         }
-        for (copy, lower) in lowers.iter().enumerate() {
+        for (copy, lower) in lowers {
             let superblock = Superblock { copy: copy as u32, ..superblock.clone() };
             write_first(env, lower, Some(&superblock)).await?;
         }
@@ -199,7 +214,20 @@ impl Vault {
     /// [`Options::may_degrade`]; `Corrupt` if copies were written independently of each other (split brain), or if a
     /// necessary part of the vault is damaged on all copies.
     pub async fn open(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Self> {
-        Self::open_with(env, lowers, None, options).await
+        Self::open_with(env, lowers, None, None, options).await
+    }
+
+    /// Opens a vault as [`Vault::open`] does. Its `owner` records which copies count.
+    ///
+    /// # Errors
+    /// As [`Vault::open`].
+    pub async fn open_owned(
+        env: &Env,
+        lowers: Vec<Option<Lower>>,
+        owner: Rc<dyn CopyOwner>,
+        options: &Options,
+    ) -> Result<Self> {
+        Self::open_with(env, lowers, None, Some(owner), options).await
     }
 
     /// Opens a vault as [`Vault::open`] does. The records of its log name data outside of the vault, on the lower
@@ -214,16 +242,17 @@ impl Vault {
         options: &Options,
     ) -> Result<Self> {
         let place = DataLower::new(data, &lowers);
-        Self::open_with(env, lowers, Some(place), options).await
+        Self::open_with(env, lowers, Some(place), None, options).await
     }
 
     async fn open_with(
         env: &Env,
         lowers: Vec<Option<Lower>>,
         data: Option<DataLower>,
+        owner: Option<Rc<dyn CopyOwner>>,
         options: &Options,
     ) -> Result<Self> {
-        let replicas = gather(env, lowers, options).await?;
+        let replicas = gather(env, lowers, owner, options).await?;
         let grown = growth(&replicas, options)?;
         if !options.read_only {
             // Writes of an earlier process may still be in caches of the disks; this flush makes them durable.
@@ -347,11 +376,17 @@ pub(super) async fn write_first(
 }
 
 /// Reads the superblocks on all copies of a vault, chooses the newest, and returns the copies with their states.
-async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Result<Replicas> {
+async fn gather(
+    env: &Env,
+    lowers: Vec<Option<Lower>>,
+    owner: Option<Rc<dyn CopyOwner>>,
+    options: &Options,
+) -> Result<Replicas> {
+    let is_counted = |copy: usize| owner.as_ref().is_none_or(|owner| owner.counts(copy));
     let mut seen = Vec::new();
     let mut trouble = Vec::new();
     for (copy, lower) in lowers.iter().enumerate() {
-        seen.push(match lower {
+        seen.push(match lower.as_ref().filter(|_| is_counted(copy)) {
             None => None,
             Some(lower) => match look(env, lower).await {
                 Ok(seen) => seen,
@@ -404,7 +439,7 @@ async fn gather(env: &Env, lowers: Vec<Option<Lower>>, options: &Options) -> Res
         Replica::new(lower, standing, seen.map(|seen| seen.slot), room_end)
     };
     let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();
-    Ok(Replicas::new(env, &newest, members))
+    Ok(Replicas::new(env, &newest, members, owner))
 }
 
 /// Writes a superblock over the copies of its disk that do not have it.

@@ -1,7 +1,9 @@
 //! The copies of a vault, their states, and the superblocks that record these states.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
+use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{Buf, Child, Env, Error, ErrorKind, Lower, Mutex, Op, Result, bail};
 
@@ -22,6 +24,20 @@ pub enum CopyState {
     Joining,
     /// The copy of the vault has missed a write, or the disk of the copy is missing.
     Behind,
+}
+
+/// The owner of a vault's copies, if it records itself which copies count. For such a vault this record takes precedence
+/// over the superblocks.
+pub trait CopyOwner {
+    /// Whether copy `copy` counts at the opening. Any other copy is left behind, whatever its superblock records.
+    fn counts(&self, copy: usize) -> bool;
+
+    /// Records durably that copy `copy` does not count. The superblocks of the other copies record that the copy was left
+    /// behind only afterwards. `error` is the error for which this process left the copy behind, if it did so.
+    ///
+    /// # Errors
+    /// If the copy cannot be left behind. The vault then fails.
+    fn leave(&self, copy: usize, error: Option<Error>) -> LocalFuture<Result<()>>;
 }
 
 /// The part of the superblocks that a checkpoint writes.
@@ -49,6 +65,7 @@ pub(super) struct Replicas {
     pub vault: Uuid,
     geometry: Cell<Geometry>,
     members: Vec<Replica>,
+    owner: Option<Rc<dyn CopyOwner>>,
     epoch: Cell<Epoch>,
     sequence: Cell<u64>,
     sent: Cell<[Epoch; COPIES_MAX]>,
@@ -97,13 +114,19 @@ impl Replica {
 
 impl Replicas {
     /// Returns the copies `members` of the vault that the superblock `newest` describes.
-    pub fn new(env: &Env, newest: &Superblock, members: Vec<Replica>) -> Self {
+    pub fn new(
+        env: &Env,
+        newest: &Superblock,
+        members: Vec<Replica>,
+        owner: Option<Rc<dyn CopyOwner>>,
+    ) -> Self {
         let Superblock { checkpoint, root, tail, flushed, .. } = *newest;
         Self {
             env: env.clone(),
             vault: newest.vault,
             geometry: Cell::new(newest.geometry),
             members,
+            owner,
             epoch: Cell::new(newest.epoch),
             sequence: Cell::new(newest.sequence),
             sent: Cell::new(newest.sent),
@@ -387,6 +410,7 @@ impl Replicas {
     async fn write_until_known(&self, next: Durable, mut due: bool) -> Result<()> {
         while self.mask() != 0 && (due || self.known.get() != self.mask()) {
             due = false;
+            self.leave_with_owner().await?;
             let mask = self.mask();
             if self.told.replace(mask) != mask && !seeded::on(Bug::EpochKept) {
                 self.raise_epoch();
@@ -406,6 +430,23 @@ impl Replicas {
             let last = self.members.iter().find_map(|member| member.fault.borrow().clone());
             let why = last.map_or_else(String::new, |error| format!(": {}", error.message()));
             bail!(Faulted, "every copy of the vault failed{why}");
+        }
+        Ok(())
+    }
+
+    /// Waits until the owner of the copies has recorded that those do not count which the last superblocks record as
+    /// current, and the next ones do not.
+    async fn leave_with_owner(&self) -> Result<()> {
+        let Some(owner) = self.owner.as_ref().filter(|_| !seeded::on(Bug::ReplicaLeftAlone)) else {
+            return Ok(());
+        };
+        let mut left = 0;
+        while let gone = self.told.get() & !self.mask() & !left
+            && gone != 0
+        {
+            let copy = gone.trailing_zeros() as usize;
+            owner.leave(copy, self.fault(copy)).await?;
+            left |= 1 << copy;
         }
         Ok(())
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::env::LocalFuture;
 use block::{ByteRange, Env, ErrorKind, Op, Result, all};
-use meta::regions::{Division, Regions, Report};
+use meta::regions::{Division, Marks, Regions, Report};
 use meta::vault::{SEALED_AFTER, Vault};
 use sim::SimWorld;
 
@@ -414,4 +415,65 @@ fn regions_with_unflushed_writes_are_marked_after_every_power_cut() {
         disks[0].cuts(&mut judge);
     });
     assert!(states > 100 && unflushed > 10, "{states} states, {unflushed} unflushed writes");
+}
+
+/// Marks in memory, of an owner that has the regions of the next four writes in sequence marked, and flushes itself.
+#[derive(Default)]
+struct OwnMarks {
+    /// Number of calls that marked regions.
+    calls: std::cell::Cell<u64>,
+    marked: std::cell::RefCell<BTreeSet<u64>>,
+    regions: std::cell::OnceCell<Regions>,
+}
+
+impl Marks for OwnMarks {
+    fn mark(&self, regions: Vec<u64>) -> LocalFuture<Result<()>> {
+        self.calls.set(self.calls.get() + 1);
+        self.marked.borrow_mut().extend(regions);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn clear(&self, regions: Vec<u64>) -> LocalFuture<Result<()>> {
+        self.marked.borrow_mut().retain(|region| !regions.contains(region));
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn failure(&self) -> Option<block::Error> {
+        None
+    }
+
+    fn ahead(&self) -> u64 {
+        4
+    }
+
+    fn flushes(&self) -> bool {
+        true
+    }
+
+    fn flush(&self) -> LocalFuture<Result<()>> {
+        let regions = self.regions.get().unwrap();
+        regions.flushed(regions.before_flush());
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+#[test]
+fn regions_of_sequential_writes_are_marked_together_and_cleared_after_flush_of_owner() {
+    let world = SimWorld::new(1);
+    let env = world.env();
+    let marks = Rc::new(OwnMarks::default());
+    let regions = Regions::over(&env, marks.clone(), division(), CLEAR_DELAY);
+    assert!(marks.regions.set(regions.clone()).is_ok());
+    let own = regions.clone();
+    block_on(&world, async move {
+        for n in 0..20 {
+            drop(own.begin(region(100 + n)).await.unwrap());
+        }
+        // The last region of the device has none behind it.
+        drop(own.begin(region(COUNT - 1)).await.unwrap());
+    });
+    assert_eq!(marks.calls.get(), 5);
+    assert_eq!(regions.used().len() as u64, 20 + 1);
+    world.run(env.now().after(4 * CLEAR_DELAY)).unwrap();
+    assert!(marks.marked.borrow().is_empty() && regions.used().is_empty());
 }

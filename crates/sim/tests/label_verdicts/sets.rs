@@ -214,6 +214,7 @@ fn mirror_state(alone: Option<usize>) -> Cell {
         active: Bitmap::none(regions.count()),
         flush_failed: false,
         members: vec![member(0), member(1)],
+        room: None,
     };
     Cell { sequence: events, bytes: record.encode() }
 }

@@ -19,7 +19,7 @@ impl Trial {
             else {
                 continue;
             };
-            let part = if progress.all_bytes < self.shape.data_bytes() {
+            let part = if progress.all_bytes < progress.of_bytes {
                 Count::CopiedPart
             } else {
                 Count::CopiedWhole

@@ -23,6 +23,9 @@ const MAP_BYTES: u64 = 192 << 10;
 /// Bytes that a disk has in addition if a `versioned` is above: the least for a pool.
 const POOL_BYTES: u64 = 16 << 20;
 
+/// Bytes of a member that is large enough for a store, beside those for its data.
+const ROOM_BYTES: u64 = 2 << 20;
+
 /// Name in the spec of the labelled disk that is no member of the mirror.
 const BESIDE: &str = "beside";
 
@@ -64,6 +67,8 @@ pub struct Shape {
     pub regions: bool,
     /// Whether the mirror keeps one member as a spare, if it has at least three members.
     pub spare: bool,
+    /// Whether the disks are large enough for the mirror's store. The mirror is cut to the size of the volume.
+    pub large: bool,
     /// Whether a `pass` device is between each disk and the mirror.
     pub below: bool,
     /// The device directly above the mirror, if it has one that chooses the places of blocks.
@@ -95,6 +100,7 @@ impl Shape {
             disk_timeout_s: None,
             regions: draw.below(4) > 0,
             spare: draw.below(3) == 0,
+            large: draw.below(2) == 0,
             below,
             crypt,
             shifted: false,
@@ -116,7 +122,9 @@ impl Shape {
             Some(Placing::Remap) => MAP_BYTES,
             Some(Placing::Versioned) => POOL_BYTES,
         };
-        super::VOLUME_BYTES + more
+        // A pool is so large that its members have room in any case.
+        let has_room = self.large || self.placing == Some(Placing::Versioned);
+        super::VOLUME_BYTES + more + if has_room { ROOM_BYTES } else { 0 }
     }
 
     /// Returns the names in the spec of all labelled disks.
@@ -219,6 +227,9 @@ impl Shape {
             let size = format!("size = {}{more}", super::VOLUME_BYTES);
             device(text, "map", placing.kind(), top, &size);
             top = "map";
+        } else if self.large {
+            device(text, "cut", "linear", top, &format!("size = {}", super::VOLUME_BYTES));
+            top = "cut";
         }
         if self.crypt {
             device(text, "safe", "crypt", top, CRYPT);

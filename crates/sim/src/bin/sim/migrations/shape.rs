@@ -51,7 +51,9 @@ impl Side {
             let on: Vec<_> = self.disks.iter().map(|n| format!("\"{}\"", disk(*n))).collect();
             let options = "region = \"4KiB\", clear_delay = \"1ms\"";
             let (base, on) = (self.base(), on.join(", "));
-            lines.push(format!("{base} = {{ kind = \"mirror\", on = [{on}], {options} }}"));
+            lines.push(format!(
+                "{base} = {{ kind = \"mirror\", on = [{on}], store = false, {options} }}"
+            ));
         }
         if self.is_encrypted {
             let (top, base) = (self.top(), self.base());
