@@ -411,6 +411,16 @@ bugs! {
     PartLockedAlone = "280",
     /// 281 a mirror does not count the blocks that a member could not read for a write
     PartUncounted = "281",
+    /// 292 a client reads bytes of the source before divided members have them
+    DividedUntold = "292",
+    /// 293 regions in which a divided member differed from its source are not copied once it replaces the source
+    ReplacedUnmissed = "293",
+    /// 294 a mirror does not open from a divided member if no member in sync is present
+    DividedRefused = "294",
+    /// 295 a mirror goes on with a member whose part of the store could not be flushed
+    RoomFailsAlone = "295",
+    /// 296 a mirror takes a member for one in sync although its copy of the store is older
+    OldStoreCounts = "296",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

@@ -238,6 +238,12 @@ impl DeviceConfig {
         self.options.iter().find(|(key, _)| *key == option.name).map(|(_, value)| value)
     }
 
+    /// Returns the newest state of the device in the labels beneath it; `None` if no label was read, or none has a state.
+    pub fn newest_state(&self) -> Option<&StoredState> {
+        let states = self.lowers.iter().filter_map(|lower| lower.state.as_deref());
+        states.max_by_key(|state| state.sequence)
+    }
+
     /// Whether this device and `other`, of the same kind, have the same values of all options whose effect `counts`
     /// selects. An option that the kind does not have counts as [`Effect::Bytes`].
     pub fn has_options_of(

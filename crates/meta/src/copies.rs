@@ -121,7 +121,8 @@ impl<'s> Source<'s> {
             let part = into.slice(place);
             let read = Op::Read { range, into: part.clone(), avoid, last_resort: false };
             let done = self.lower.call(read).await;
-            let copies = done.copies();
+            // A read that has failed may have lost its operation: a late one keeps its buffer.
+            let copies = if done.result.is_ok() { done.copies() } else { Copies::NONE };
             let bytes = done.into_buf()?;
             if !bytes.same(&part) {
                 part.write().copy_from_slice(&bytes.read());

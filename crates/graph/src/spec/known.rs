@@ -41,13 +41,7 @@ pub(super) fn newest_state<'d>(
     known: &BTreeMap<String, KnownDisk>,
 ) -> Option<Rc<StoredState>> {
     let known = disks.filter_map(|disk| known.get(&disk.name));
-    newest(known.filter_map(|known| known.states.get(device)))
-}
-
-/// Returns the newest of states of one device.
-pub(super) fn newest<'s>(
-    states: impl Iterator<Item = &'s Rc<StoredState>>,
-) -> Option<Rc<StoredState>> {
+    let states = known.filter_map(|known| known.states.get(device));
     states.max_by_key(|state| state.sequence).cloned()
 }
 

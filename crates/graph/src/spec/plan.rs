@@ -15,7 +15,7 @@ use kind::{
 use super::around::surround;
 use super::draft::{Draft, ExportDraft, Names};
 use super::fault::{Fault, Faults, Log, Position};
-use super::known::{KnownDisk, is_fresh, newest, newest_state, with_fixed};
+use super::known::{KnownDisk, is_fresh, newest_state, with_fixed};
 use super::listen::{Listen, Nbd, TlsPaths};
 use super::order::order;
 use super::owner::{User, Uses};
@@ -507,29 +507,24 @@ impl Planner<'_> {
     }
 
     fn given(&self, draft: &Draft<'_>, lowers: &[usize]) -> DeviceConfig {
-        let device = draft.entry.name.text.as_str();
+        let device = &draft.entry.name.text;
         let lower = |(index, draft): (&usize, &usize)| {
-            let node = &self.nodes[*index];
+            let (node, disks) = (&self.nodes[*index], || self.disks_beneath(*index));
             LowerConfig {
                 name: node.name.clone(),
                 info: node.info.clone(),
                 created: node.created,
                 labelled: node.labelled,
-                fresh: self.disks_beneath(*index).all(|disk| is_fresh(disk, self.probed)),
-                state: newest_state(self.disks_beneath(*index), device, self.probed),
+                fresh: disks().all(|disk| is_fresh(disk, self.probed)),
+                state: newest_state(disks(), device, self.probed),
                 next_free: self.uses[*draft].next_free(),
                 beneath: self.beneath[*index].clone(),
             }
         };
         let lowers = lowers.iter().zip(&draft.lowers).map(lower).collect();
-        let (graph, name) = (self.graph.to_owned(), draft.entry.name.text.clone());
-        DeviceConfig {
-            graph,
-            name,
-            options: draft.options.clone(),
-            lowers,
-            trusted_now: draft.entry.trusted_now,
-        }
+        let (graph, name) = (self.graph.to_owned(), device.clone());
+        let (options, trusted_now) = (draft.options.clone(), draft.entry.trusted_now);
+        DeviceConfig { graph, name, options, lowers, trusted_now }
     }
 
     /// Returns the disks beneath node `index`.
@@ -562,10 +557,9 @@ impl Planner<'_> {
                 plain(over)
             }
             (Maker::Stored(stored), _) => {
-                let state = newest(given.lowers.iter().filter_map(|lower| lower.state.as_ref()));
+                let state = given.newest_state();
                 let made = state.and_then(|state| stored.made(kind, given, &state.bytes));
-                let (parts, fixed) =
-                    made.map_or_else(Default::default, |made| (made.parts, made.fixed));
+                let (parts, fixed) = made.map(|made| (made.parts, made.fixed)).unwrap_or_default();
                 let planned = stored.plan(kind, &with_fixed(kind, given, fixed));
                 let DevicePlan { info, needs } = self.log_faults(draft, planned)?;
                 Answer { needs, parts, ..plain(info) }

@@ -146,9 +146,11 @@ impl Inner {
         self.in_sync().eq([index])
     }
 
-    /// Marks a member as failed after an error. The last member in sync stays in sync, and clients get its errors.
+    /// Marks a member as failed after an error. The last member in sync stays in sync, and clients get its errors, unless a
+    /// divided member replaces it.
     pub fn retire(&self, index: usize, cause: Cause, why: String) {
-        if self.members[index].takes_writes() && !self.is_last(index) {
+        let is_used = self.members[index].takes_writes();
+        if is_used && (!self.is_last(index) || self.replace_source(index)) {
             self.leave_out(index, State::Failed, cause, why);
         }
     }
@@ -243,6 +245,18 @@ impl Inner {
         verifies: bool,
     ) -> Result<Copies> {
         self.after_writes(range).await;
+        self.read_members(range, into, avoid, last_resort, verifies).await
+    }
+
+    /// Reads `range` like [`Inner::read`]. The caller has waited for earlier writes to it.
+    pub(super) async fn read_members(
+        &self,
+        range: ByteRange,
+        into: &mut Buf,
+        avoid: &mut Copies,
+        last_resort: bool,
+        verifies: bool,
+    ) -> Result<Copies> {
         let (mut tried, mut useless) = (Copies::NONE, Copies::NONE);
         let mut failed = None;
         while let Some((index, is_avoided)) = self.choose(*avoid, useless, tried, verifies) {
@@ -372,7 +386,8 @@ impl Inner {
         let error = self.no_answer(index);
         self.emit(What::DiskLate, Some(index), error.to_string());
         self.members[index].one_late();
-        let kept = alone.take_if(|_| self.is_last(index) && !seeded::on(Bug::LateUnfenced));
+        let stays = self.is_last(index) && self.divided().next().is_none();
+        let kept = alone.take_if(|_| stays && !seeded::on(Bug::LateUnfenced));
         self.wait_for_late(index, late, kept);
         if !seeded::on(Bug::LateCopyStays) {
             self.retire(index, Cause::Request, Member::words_of(what, &error));
@@ -471,14 +486,22 @@ impl Inner {
     }
 
     /// Counts a failure of `op` on member `index`, and marks the member as failed before the other members have
-    /// replied: a disk with a failed flush may return older bytes from then on.
+    /// replied: a disk with a failed flush may return older bytes from then on. The last member in sync stays in sync until
+    /// it is known which divided members have the change.
     pub(super) fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
-        self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
+        if !self.is_last(index) {
+            self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
+        }
         error
     }
 
     fn judge(&self, op: &Op, worked: Copies, mut failures: Vec<(usize, Error)>) -> Result<()> {
+        let is_on_source = self.in_sync().any(|index| worked.has(index));
+        let divided = self.divided().find(|index| worked.has(*index));
+        if let (false, Some(source), Some(index)) = (is_on_source, self.in_sync().next(), divided) {
+            self.replace_source_by(source, index);
+        }
         if self.in_sync().any(|index| worked.has(index)) {
             // A failed member that was the last in sync may not be the last any more, because a resync has ended.
             for (index, error) in failures {
@@ -578,7 +601,7 @@ impl Inner {
 
     fn fail(&self, name: &str) -> Result<()> {
         let index = self.find(name)?;
-        if self.in_sync().all(|n| n == index) {
+        if self.in_sync().all(|n| n == index) && !self.replace_source(index) {
             bail!(
                 InUse,
                 "{name} is the last member of mirror {} in sync, and cannot be failed. Next: \
@@ -626,7 +649,11 @@ impl Device for Mirror {
                 // The reader accepts the bytes of a last resort as they are, whatever copies it avoids.
                 let verifies =
                     *avoid != Copies::NONE && !*last_resort || seeded::on(Bug::LastResortStale);
-                let read = match inner.read(*range, into, avoid, first, verifies).await {
+                let read = match inner.is_divided_in(*range) {
+                    true => inner.read_alike(*range, into, avoid, first).await,
+                    false => inner.read(*range, into, avoid, first, verifies).await,
+                };
+                let read = match read {
                     // All copies of the mirror have failed too.
                     Err(_) if *last_resort => inner.read(*range, into, avoid, true, verifies).await,
                     read => read,

@@ -10,8 +10,8 @@ use block::control::Cause;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    ByteRange, Copies, Env, Error, Locked, Lower, MemberState as State, Mode, Mutex, Op, Result,
-    What, error,
+    ByteRange, Child, Copies, Env, Error, Locked, Lower, MemberState as State, Mode, Mutex, Op,
+    Result, What, error,
 };
 use meta::regions::{self as service, Division, Marks, Writing};
 use meta::vault::CopyOwner;
@@ -19,9 +19,9 @@ use meta::vault::CopyOwner;
 use super::credit::{Credit, WRITES_PER_STATE};
 use super::device::{Alone, Inner};
 use super::member::Member;
-use super::replica;
 use super::record::{Named, Room};
 use super::regions::{Bitmap, Regions};
+use super::replica::{self, Watch};
 use super::room::{self, StoreSizes};
 use super::store::Store;
 use super::superblock_writer::SuperblockWriter;
@@ -39,7 +39,7 @@ pub struct Maps {
     used: OnceCell<service::Regions>,
     /// Time without writes after which a region is cleared (`clear_delay`).
     delay: Duration,
-    /// StoreSizes in bytes of the members, if they have room for a store.
+    /// Sizes in bytes of the members, if they have room for a store.
     lowers: Option<Vec<u64>>,
     /// Sizes of the members, as the labels record them. Earlier copies of the store may be at the ends of members of these sizes.
     rooms: RefCell<Vec<u64>>,
@@ -234,6 +234,29 @@ impl Marks for MirrorMarks {
     }
 }
 
+/// The mirror, as far as the room on member `port` concerns it.
+struct RoomWatch {
+    mirror: Weak<Inner>,
+    port: usize,
+}
+
+impl Watch for RoomWatch {
+    fn late(&self, request: Child) {
+        if let Some(mirror) = self.mirror.upgrade() {
+            mirror.members[self.port].one_late();
+            mirror.wait_for_late(self.port, request, None);
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if let Some(mirror) = self.mirror.upgrade().filter(|_| !seeded::on(Bug::RoomFailsAlone)) {
+            mirror.members[self.port].count_error();
+            let words = Member::words_of("a write of the store", error);
+            mirror.retire(self.port, Cause::Request, words);
+        }
+    }
+}
+
 /// The mirror as the owner of the copies of its store: the labels record which members, and so which copies, count.
 struct Owner {
     mirror: Weak<Inner>,
@@ -317,6 +340,8 @@ impl Inner {
     pub async fn record_missing(&self, writer: &SuperblockWriter) {
         let maps = &writer.maps;
         if maps.store().is_some() {
+            // An older image of a member that is copied to must be distinguishable: the maps do not change its labels.
+            let _ = self.write_next(writer).await;
             let _turn = maps.turn.lock().await;
             if let Some(store) = maps.store() {
                 match store.miss(&self.missing()).await {
@@ -338,17 +363,18 @@ impl Inner {
         }
     }
 
+    /// Makes sure that the maps are on member `port`, which is about to be the only member in sync.
+    pub(super) fn keep_maps_on(&self, maps: &Maps, port: usize) {
+        if maps.store().is_some_and(|store| !store.is_current(port)) {
+            let name = self.members[port].lower.name();
+            self.leave_store(maps, &error!(Stopped, "the copy on {name} is not current"));
+        }
+    }
+
     /// Returns the room on member `port` as a lower for the store.
     fn room_of(&self, port: usize, lower_bytes: u64) -> Lower {
-        let me = self.me.clone();
-        let on_late = move |late| {
-            if let Some(mirror) = me.upgrade() {
-                mirror.members[port].one_late();
-                mirror.wait_for_late(port, late, None);
-            }
-        };
-        let room = room::range(lower_bytes);
-        replica::lower(&self.members[port].lower, port, room, &self.deadline, Rc::new(on_late))
+        let (room, watch) = (room::range(lower_bytes), RoomWatch { mirror: self.me.clone(), port });
+        replica::lower(&self.members[port].lower, port, room, &self.deadline, Rc::new(watch))
     }
 
     /// Spawns a task that makes a store with the maps of the mirror, if its members have room, once the state of this opening
@@ -459,19 +485,18 @@ impl Inner {
         }
     }
 
-    /// Makes the copy of the store on each member in sync current.
+    /// Makes the copy of the store on each member that takes writes current.
     async fn make_current(&self, store: &Store) -> Result<()> {
         for port in 0..self.members.len() {
-            let is_in_sync = self.members[port].state() == State::InSync;
-            if is_in_sync && !store.is_current(port) {
+            if self.members[port].takes_writes() && !store.is_current(port) {
                 store.rejoin(port).await?;
             }
         }
         Ok(())
     }
 
-    /// Makes the copy of the store on member `port` current, which is about to come in sync. Returns once the maps cannot move
-    /// until the returned guard is dropped.
+    /// Makes the copy of the store on member `port` current, which begins or ends to be copied to. Returns once the maps cannot
+    /// move until the returned guard is dropped.
     ///
     /// # Errors
     /// Errors of the copy.

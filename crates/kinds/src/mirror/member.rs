@@ -44,7 +44,8 @@ pub struct Member {
     asked: RefCell<Spans>,
     /// The parts of `asked` that verifiers have been through.
     verified: RefCell<Spans>,
-    /// The parts of `verified` in which the member has the right bytes since.
+    /// Parts of missed regions in which the member has the right bytes: those that a verifier has found right, and those that a
+    /// client has read since.
     alike: RefCell<Spans>,
     /// Ranges that the member could not read, and that a verifier has not been through since.
     pub unread: RefCell<Spans>,
@@ -126,6 +127,11 @@ impl Member {
         self.missing.borrow().clone()
     }
 
+    /// Whether the member misses `region`.
+    pub fn lacks(&self, region: usize) -> bool {
+        self.missing.borrow().has(region)
+    }
+
     /// Adds `map` to the regions that the member misses.
     pub fn misses(&self, map: &Bitmap) {
         self.missing.borrow_mut().unite(map);
@@ -170,6 +176,11 @@ impl Member {
         self.counted(range).into_iter().for_each(|part| alike.add(part));
         let unread = self.unread.borrow().within(range);
         unread.into_iter().for_each(|part| alike.remove(part));
+    }
+
+    /// Records that the member has got the bytes of a range that it misses, and gets each new write.
+    pub fn has_alike(&self, range: ByteRange) {
+        self.alike.borrow_mut().add(range);
     }
 
     /// Returns the parts of a range in which the member needs no copy: it has the right bytes, and gets each new write.

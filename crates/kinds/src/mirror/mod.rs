@@ -16,6 +16,7 @@
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
 //! | `verifier.rs` | the commands of a device above that verifies bytes, and the ranges that wait for it |
+//! | `divided.rs` | members with all acknowledged writes that differ from the source |
 //! | `parts.rs` | writes of parts of blocks that a member cannot read |
 //! | `unverified.rs` | rewriting blocks that members below cannot verify |
 //! | `spans.rs` | sets of byte ranges |
@@ -24,6 +25,7 @@
 mod compare;
 mod credit;
 mod device;
+mod divided;
 mod holes;
 mod maps;
 mod member;
@@ -251,8 +253,7 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
 /// Whether the members of the mirror have room for its store. A mirror keeps the answer for ever: its state in labels has it.
 /// Only new members without data get room.
 fn has_room(given: &DeviceConfig) -> bool {
-    let states = given.lowers.iter().filter_map(|lower| lower.state.as_ref());
-    if let Some(newest) = states.max_by_key(|state| state.sequence) {
+    if let Some(newest) = given.newest_state() {
         return Record::decode(&newest.bytes).is_ok_and(|record| record.room.is_some());
     }
     let is_new = |lower: &LowerConfig| {
@@ -439,15 +440,17 @@ async fn stored(
     lowers: &[Lower],
     replicas: Replicas,
 ) -> StoredMaps {
-    let Replicas { store, names, lowers: sizes, counting } = replicas;
+    let Replicas { store, names, lowers: sizes, counting, others } = replicas;
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     let deadline = Deadline::new(env, timeout);
-    let part = |(copy, port): (usize, &Option<usize>)| {
-        let (room, lower) = (room::range(sizes[copy]), &lowers[(*port)?]);
-        Some(replica::lower(lower, copy, room, &deadline, Rc::new(drop)))
+    let part = |copy: usize, port: usize| {
+        let room = room::range(sizes[copy]);
+        replica::lower(&lowers[port], copy, room, &deadline, Rc::new(replica::Reader))
     };
-    let parts = counting.iter().enumerate().map(part).collect();
-    let found = store::read(env, store.vault, parts, store.regions, &names).await;
+    let parts = counting.iter().enumerate();
+    let parts = parts.map(|(copy, port)| port.map(|port| part(copy, port))).collect();
+    let others = others.iter().map(|(copy, port)| (*copy, part(*copy, *port))).collect();
+    let found = store::read(env, store.vault, parts, others, store.regions, &names).await;
     found.unwrap_or_else(|error| {
         env.emit(Event {
             what: What::DeviceError,
@@ -457,7 +460,7 @@ async fn stored(
         });
         let (regions, all) = (store.regions, Bitmap::all(store.regions.count()));
         let missing = names.into_iter().map(|name| (name, all.clone())).collect();
-        StoredMaps { regions, active: all, missing }
+        StoredMaps { regions, active: all, missing, newest: Vec::new() }
     })
 }
 

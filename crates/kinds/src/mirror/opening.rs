@@ -83,6 +83,8 @@ pub struct Replicas {
     pub lowers: Vec<u64>,
     /// For each replica, the port of its member, if the replica counts.
     pub counting: Vec<Option<usize>>,
+    /// The other replicas of present members that took writes when the state was written, with their ports.
+    pub others: Vec<(usize, usize)>,
 }
 
 impl Members<'_> {
@@ -96,14 +98,17 @@ impl Members<'_> {
         let Some((newest, None)) = self.served(&records) else { return Ok(None) };
         let Some(Room { store: Some(store), lowers }) = &newest.room else { return Ok(None) };
         let names: Vec<String> = newest.members.iter().map(|member| member.name.clone()).collect();
-        let counts = |n: &usize| {
-            let state = self.state(*n, newest, records[*n].as_ref());
-            let is_in_sync = state == MemberState::InSync;
-            self.found[*n].present && is_in_sync
-        };
-        let port = |name: &String| self.names.iter().position(|one| one == name).filter(counts);
-        let counting = names.iter().map(port).collect();
-        Ok(Some(Replicas { store: *store, counting, names, lowers: lowers.clone() }))
+        let divided = self.stand_in(newest, &records);
+        let counts = |n: &usize| self.is_current(*n, newest, &records) || divided == Some(*n);
+        let took_writes =
+            |n: &usize| self.found[*n].present && records[*n].as_ref() == Some(newest);
+        let port = |name: &String| self.names.iter().position(|one| one == name);
+        let counting: Vec<_> = names.iter().map(|name| port(name).filter(counts)).collect();
+        let other = |(copy, name)| Some((copy, port(name).filter(took_writes)?));
+        let others = names.iter().enumerate().filter_map(other);
+        let others = others.filter(|(copy, _)| counting[*copy].is_none()).collect();
+        let lowers = lowers.clone();
+        Ok(Some(Replicas { store: *store, counting, others, names, lowers }))
     }
 
     /// Returns for each member the size that the newest state has for it, with a copy of the mirror's store at its end; `None` for
@@ -141,6 +146,11 @@ impl Members<'_> {
             (0..self.names.len()).map(|n| self.state(n, newest, records[n].as_ref())).collect();
         let mut missing: Vec<_> =
             (0..self.names.len()).map(|n| self.missing(n, newest, records[n].as_ref())).collect();
+        if let Some(n) = self.stand_in(newest, &records) {
+            let differing = missing[n].clone();
+            states[n] = MemberState::InSync;
+            missing.iter_mut().for_each(|map| map.unite(&differing));
+        }
         let word = self.word(newest, apart, &states, &records)?;
         let mut content: Vec<_> =
             (0..self.names.len()).map(|n| self.content(n, newest, records[n].as_ref())).collect();
@@ -250,10 +260,34 @@ impl Members<'_> {
         }
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
         // Every disk beneath a member must have the record, because one disk may be an older image.
-        match own.is_some_and(has_it) && self.oldest(n).as_ref().is_some_and(has_it) {
+        let has_state = own.is_some_and(has_it) && self.oldest(n).as_ref().is_some_and(has_it);
+        match has_state && !self.is_outdated(n) {
             true => MemberState::InSync,
             false => MemberState::Stale,
         }
+    }
+
+    /// Whether member `n` is present and in sync, according to the newest record and to its own record.
+    fn is_current(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
+        let state = self.state(n, newest, records[n].as_ref());
+        self.found[n].present && state == MemberState::InSync
+    }
+
+    /// Returns the divided member that takes the place of the members in sync if none of them is present: it has all
+    /// acknowledged writes according to the newest record, which is on all its disks.
+    fn stand_in(&self, newest: &Record, records: &[Option<Record>]) -> Option<usize> {
+        let mut all = 0..self.names.len();
+        if all.clone().any(|n| self.is_current(n, newest, records))
+            || seeded::on(Bug::DividedRefused)
+        {
+            return None;
+        }
+        all.find(|n| {
+            let known = newest.member(self.names[*n]);
+            let is_divided = known.is_some_and(|known| known.content == Content::Divided);
+            let has_newest = [records[*n].as_ref(), self.oldest(*n).as_ref()] == [Some(newest); 2];
+            self.found[*n].present && is_divided && has_newest
+        })
     }
 
     /// Returns the regions that must be copied to member `n` before it is in sync, unless the operator's `trust`
@@ -322,7 +356,7 @@ impl Members<'_> {
     /// Returns the newest and the oldest own record on the disks beneath member `n`, if all these disks have a record, and the
     /// newest record permits each in these labels. They differ after a write of the record that reached only some disks.
     fn counting(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
-        let known = newest.member(self.names[n])?;
+        let known = newest.member(self.names[n]).filter(|_| !self.is_outdated(n))?;
         let all = [own?.clone(), self.oldest(n)?];
         all.iter().all(|own| known.should_have(own.generation)).then_some(all)
     }
@@ -331,6 +365,17 @@ impl Members<'_> {
     fn oldest(&self, n: usize) -> Option<Record> {
         let oldest = self.found[n].oldest.as_ref()?;
         Record::decode(&oldest.bytes).ok()
+    }
+
+    /// Returns the newest record on the copy of the store on member `n`; `None` if the copy does not count.
+    fn newest_stored(&self, n: usize) -> Option<Option<u64>> {
+        let mut all = self.stored.iter().flat_map(|stored| &stored.newest);
+        all.find(|(name, _)| name == self.names[n]).map(|(_, newest)| *newest)
+    }
+
+    /// Whether member `n` is an older image, although its labels do not show that: its copy of the store lacks flushed records.
+    fn is_outdated(&self, n: usize) -> bool {
+        self.newest_stored(n) == Some(None) && !seeded::on(Bug::OldStoreCounts)
     }
 
     /// Whether the state of a device beneath member `n` is damaged. Once it is made anew, none of its bytes count.
@@ -552,7 +597,13 @@ impl Members<'_> {
         if map.is_empty() || in_sync.len() < 2 || seeded::on(Bug::CrashUnreconciled) {
             return Vec::new();
         }
-        let has_newest = |n: &usize| records[*n].as_ref() == Some(newest);
+        // A member may be an image from before the newest record of the labels, or from before the newest one of the store.
+        let stored = in_sync.iter().filter_map(|n| self.newest_stored(*n)?).max();
+        let has_newest_stored = |n: &usize| {
+            stored.is_none_or(|newest| self.newest_stored(*n) == Some(Some(newest)))
+                || seeded::on(Bug::OldStoreCounts)
+        };
+        let has_newest = |n: &usize| records[*n].as_ref() == Some(newest) && has_newest_stored(n);
         // Nothing was written to a member after its clean close. Any other member might be an image that was taken
         // while the mirror ran.
         let is_final =

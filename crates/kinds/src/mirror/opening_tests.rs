@@ -611,6 +611,7 @@ fn mirror_opening_copies_regions_of_maps_in_store() {
     let newest = stored(&newest);
     let missing = |name: &str, set: &[usize]| (name.to_owned(), map(set));
     let maps = StoredMaps {
+        newest: Vec::new(),
         regions: regions(),
         active: map(&[4]),
         missing: vec![missing("a", &[]), missing("b", &[7]), missing("c", &[9])],

@@ -80,7 +80,12 @@ impl Inner {
     }
 
     /// Carries out a write on a member, unless the mirror has taken the member out, or waits for a late request to it.
-    async fn put_again(&self, index: usize, op: Op, alone: &mut Option<Alone>) -> Result<()> {
+    pub(super) async fn put_again(
+        &self,
+        index: usize,
+        op: Op,
+        alone: &mut Option<Alone>,
+    ) -> Result<()> {
         match self.members[index].takes_writes() && alone.is_some() {
             true => self.put(index, op, alone).await,
             false => {

@@ -1,4 +1,5 @@
 //! The access of a mirror's store to the room on one member: a request that does not end within the mirror's deadline fails.
+//! The mirror learns of failed changes and flushes at once, because a disk with a failed flush may return older bytes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,18 +8,35 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use block::{
-    ByteRange, Child, ChildId, Core, Deadline, Done, Guard, Info, Lower, Op, Started, error,
+    ByteRange, Child, ChildId, Core, Deadline, Done, Error, Guard, Info, Lower, Op, Started, error,
 };
 
-/// Function that keeps a request past the deadline until it has ended.
-pub type OnLate = Rc<dyn Fn(Child)>;
+/// The mirror, as far as the access to a room on its member concerns it.
+pub trait Watch {
+    /// Keeps a request past the deadline until it has ended.
+    fn late(&self, request: Child);
+
+    /// Hears that the member has failed to change bytes, or to flush.
+    fn failed(&self, error: &Error);
+}
+
+/// A reader of rooms, which changes nothing.
+pub struct Reader;
+
+impl Watch for Reader {
+    fn late(&self, request: Child) {
+        drop(request);
+    }
+
+    fn failed(&self, _: &Error) {}
+}
 
 /// The room on a member, as a lower of the store.
 struct Part {
     lower: Lower,
     start: u64,
     deadline: Deadline,
-    on_late: OnLate,
+    watch: Rc<dyn Watch>,
     running: RefCell<BTreeMap<u64, Guard<Child>>>,
     next: Cell<u64>,
 }
@@ -29,7 +47,7 @@ pub fn lower(
     port: usize,
     room: ByteRange,
     deadline: &Deadline,
-    on_late: OnLate,
+    watch: Rc<dyn Watch>,
 ) -> Lower {
     let info = Info { size: room.len(), ..lower.info().clone() };
     let name = lower.name().into();
@@ -37,7 +55,7 @@ pub fn lower(
         lower: lower.clone(),
         start: room.start(),
         deadline: deadline.clone(),
-        on_late,
+        watch,
         running: RefCell::default(),
         next: Cell::new(0),
     };
@@ -63,12 +81,17 @@ impl Core for Part {
         let answer = std::task::ready!(Pin::new(guard).poll(cx));
         running.remove(&child.0);
         drop(running);
-        Poll::Ready(answer.unwrap_or_else(|late| {
-            (self.on_late)(late);
+        let done = answer.unwrap_or_else(|late| {
+            self.watch.late(late);
             let limit = self.deadline.limit();
             let error = error!(TimedOut, "the member did not answer within {limit:?}");
             Done { op: Op::Flush, result: Err(error.at(self.lower.name())) }
-        }))
+        });
+        let is_read = matches!(done.op, Op::Read { .. } | Op::Status { .. });
+        if let (Err(error), false) = (&done.result, is_read) {
+            self.watch.failed(error);
+        }
+        Poll::Ready(done)
     }
 
     fn abandon(&self, child: ChildId) {

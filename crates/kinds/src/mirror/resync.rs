@@ -221,7 +221,7 @@ impl Inner {
         Ok(())
     }
 
-    fn may_resync(&self, index: usize) -> Result<()> {
+    pub(super) fn may_resync(&self, index: usize) -> Result<()> {
         let member = &self.members[index];
         let name = member.lower.name();
         let in_use = |words: String| Error::new(ErrorKind::InUse, words);
@@ -303,6 +303,9 @@ impl Inner {
             // The label of the member must record that the member is stale before the resync writes to it. By that
             // record, a later opening distinguishes the member from an older image.
             if waits && let Err(error) = mirror.remember().await {
+                return copy.fail("the resync", &error);
+            }
+            if let Err(error) = mirror.make_replica_current(index).await {
                 return copy.fail("the resync", &error);
             }
             drop(mirror);

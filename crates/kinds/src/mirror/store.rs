@@ -44,6 +44,8 @@ pub struct StoredMaps {
     pub active: Bitmap,
     /// By name of the member, the regions that it misses.
     pub missing: Vec<(String, Bitmap)>,
+    /// By name of each member that took writes, the newest record of its copy; `None` if the copy lacks flushed records.
+    pub newest: Vec<(String, Option<u64>)>,
 }
 
 /// The copies of a store that count at the opening of a mirror.
@@ -65,8 +67,8 @@ fn options(vault: Uuid, read_only: bool) -> Options {
     Options { cache_bytes: cache_bytes(), read_only, may_degrade: true, vault, bytes: None }
 }
 
-/// Reads the maps of the store `vault`. Its copy n is in `lowers[n]` if it counts. Writes nothing. The bitmaps are for a
-/// mirror with `regions`; `names` are the names of its members.
+/// Reads the maps of the store `vault`. Its copy n is in `lowers[n]` if it counts; `others` are copies that do not count, of
+/// members that took writes. Writes nothing. The bitmaps are for a mirror with `regions`; `names` are the names of its members.
 ///
 /// # Errors
 /// Errors of the vault; `Corrupt` if it has no maps for these regions.
@@ -74,12 +76,25 @@ pub async fn read(
     env: &Env,
     vault: Uuid,
     lowers: Vec<Option<Lower>>,
+    others: Vec<(usize, Lower)>,
     regions: Regions,
     names: &[String],
 ) -> Result<StoredMaps> {
     let counting = lowers.iter().enumerate().filter(|(_, lower)| lower.is_some());
-    let counting = Counting(counting.fold(0, |all, (copy, _)| all | 1 << copy));
-    let vault = Vault::open_owned(env, lowers, Rc::new(counting), &options(vault, true)).await?;
+    let counting: Vec<usize> = counting.map(|(copy, _)| copy).collect();
+    let owner = Rc::new(Counting(counting.iter().fold(0, |all, copy| all | 1 << copy)));
+    let vault = Vault::open_owned(env, lowers, owner, &options(vault, true)).await?;
+    let mut newest: Vec<_> =
+        counting.iter().map(|copy| (*copy, vault.newest_record(*copy))).collect();
+    for (copy, lower) in others {
+        // A copy that cannot be read proves nothing.
+        let found = vault::newest_record(env, &lower, vault.uuid()).await.unwrap_or_default();
+        newest.extend(found.map(|record| (copy, record)));
+    }
+    let is_whole = |record: &u64| *record >= vault.found_flushed();
+    let newest = newest.into_iter();
+    let newest = newest.map(|(copy, record)| (names[copy].clone(), Some(record).filter(is_whole)));
+    let newest = newest.collect();
     let dirty = find(&vault, DIRTY)?;
     let (missing, count) = (find(&vault, MISSING)?, regions.count() as u64);
     let capacity = dirty.bits()?;
@@ -90,7 +105,8 @@ pub async fn read(
     for (n, name) in names.iter().enumerate() {
         maps.push((name.clone(), bits(&missing, n as u64 * capacity, regions.count()).await?));
     }
-    Ok(StoredMaps { regions, active: bits(&dirty, 0, regions.count()).await?, missing: maps })
+    let active = bits(&dirty, 0, regions.count()).await?;
+    Ok(StoredMaps { regions, active, missing: maps, newest })
 }
 
 fn find(vault: &Vault, role: u32) -> Result<vault::Bitmap> {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use block::control::Cause;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Error, MemberState as State, Mutex, Result, StateStore, What};
+use block::{Copies, Error, MemberState as State, Mutex, Result, StateStore, What};
 
 use super::device::Inner;
 use super::maps::Maps;
@@ -217,7 +217,7 @@ impl Inner {
         let ports: Vec<usize> = (0..self.members.len()).filter(takes).collect();
         let record = writer.next(&self.members, &ports, self.scrubbing.recorded());
         writer.states.set(writer.states.get() + 1);
-        let (mut kept, is_committed) = (false, writer.kept.is_committed());
+        let (mut kept, is_committed) = (Copies::NONE, writer.kept.is_committed());
         let mut result = Ok(());
         for (port, answer) in writer.kept.write(&ports, record.encode()).await {
             match answer {
@@ -225,7 +225,7 @@ impl Inner {
                     if is_committed {
                         writer.known.borrow_mut()[port].0 = record.generation;
                     }
-                    kept |= self.members[port].state() == State::InSync;
+                    kept = kept.with(port);
                 }
                 Err(error) => {
                     self.members[port].count_error();
@@ -235,7 +235,8 @@ impl Inner {
                 }
             }
         }
-        if !kept {
+        // A divided member may have replaced the last member in sync. The next state records that.
+        if !self.in_sync().any(|port| kept.has(port)) {
             return result.and(Err(self.nobody()));
         }
         writer.durable.set(Some(Durable { version, maps, is_committed }));

@@ -9,13 +9,10 @@ use std::rc::Rc;
 use block::control::copies::Pending;
 use block::control::{Command, Nothing};
 use block::seeded::{self, Bug};
-use block::{
-    Buf, ByteRange, Copies, Error, ErrorKind, MemberState as State, Mode, Op, Result, What,
-};
+use block::{Buf, ByteRange, Copies, Error, ErrorKind, Mode, Op, Result, What};
 use block::{all, first};
 
 use super::device::{Alone, Inner};
-use super::record::Content;
 use super::verifier::change;
 
 /// Bytes that are rewritten at once, unless a member has larger blocks: the bytes of one checksum.
@@ -108,14 +105,15 @@ impl Inner {
         error: Error,
     ) -> Result<()> {
         let is_asked_last = self.is_verified() || self.verification.redundancy_above;
-        if error.kind() != ErrorKind::Corrupt || is_asked_last || self.is_read_only() {
+        let may_help = error.kind() == ErrorKind::Corrupt || self.divided().next().is_some();
+        if !may_help || is_asked_last || self.is_read_only() {
             return Err(error);
         }
         for block in self.blocks(range) {
             let room = self.env.pool().scratch(block.len() as usize).await?;
             let mut alone = Some(Alone::new(self.lock.lock(block, Mode::Exclusive).await));
             let (data, source) = self.read_best(block, None, room).await?;
-            if source == Source::Other {
+            if source == Source::Other || self.is_divided_in(block) {
                 self.put_on_all(block, data.clone(), &mut alone).await?;
             }
             // A second read of the range could find other blocks rotten.
@@ -166,15 +164,9 @@ impl Inner {
         room: Buf,
     ) -> Result<(Buf, Source)> {
         let (mut room, mut failed, mut source) = (Some(room), self.nobody(), Source::First);
-        let divided = |n: &usize| {
-            let member = &self.members[*n];
-            let is_divided =
-                member.content() == Content::Divided && !seeded::on(Bug::DividedUnasked);
-            member.state() == State::Copying && is_divided
-        };
         let others = self.in_sync().filter(|n| Some(*n) != suspect);
         let last = self.in_sync().filter(|n| Some(*n) == suspect);
-        let verified = others.chain(last).chain((0..self.members.len()).filter(divided));
+        let verified = others.chain(last).chain(self.divided());
         let order = verified.map(|n| (n, false)).chain(self.in_sync().map(|n| (n, true)));
         for (index, last_resort) in order.collect::<Vec<_>>() {
             let into = match room.take() {

@@ -73,7 +73,7 @@ pub use data::Data;
 pub use directory::Spec;
 pub use entry::{Entry, ObjectKind};
 pub use log::{Log, LogEntry};
-pub use open::{Options, Shape, standing_bytes};
+pub use open::{Options, Shape, newest_record, standing_bytes};
 pub use replicas::{CopyOwner, CopyState};
 pub use transaction::{TRANSACTION_PAGES_MAX, Transaction};
 
@@ -143,6 +143,17 @@ impl Vault {
     /// process did so.
     pub fn copy_state(&self, copy: usize) -> (CopyState, Option<Error>) {
         (self.0.replicas.copy_state(copy), self.0.replicas.fault(copy))
+    }
+
+    /// Returns the number of the newest record that copy `copy` of the vault had at the opening. If it is less than
+    /// [`Vault::found_flushed`], the disk of a current copy is an older image, or has lost writes.
+    pub fn newest_record(&self, copy: usize) -> u64 {
+        self.0.replicas.newest_record(copy)
+    }
+
+    /// Returns the highest number of a record that any copy contained, at the opening, as flushed on all current copies.
+    pub fn found_flushed(&self) -> u64 {
+        self.0.replicas.found_flushed()
     }
 
     /// Leaves copy `copy` of the vault behind because of `error`, which its owner has noticed. The copy gets no later

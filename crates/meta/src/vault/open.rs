@@ -287,6 +287,25 @@ impl Vault {
     }
 }
 
+/// Returns the number of the newest record on the copy of the vault `vault` on `lower` alone, whether or not the copy counts;
+/// `None` if another vault or none is there. Writes nothing.
+///
+/// # Errors
+/// Errors of the disk; `Corrupt` if the superblocks of the copy are damaged.
+pub async fn newest_record(env: &Env, lower: &Lower, vault: Uuid) -> Result<Option<u64>> {
+    let found = look(env, lower).await?.map(|found| found.superblock);
+    let Some(superblock) = found.filter(|found| found.vault == vault) else { return Ok(None) };
+    let copy = Replica::new(Some(lower.clone()), CopyState::Current, None, 0);
+    let replicas = Replicas::new(env, &superblock, vec![copy], None);
+    let (record, flushed) = records_of(&superblock);
+    replicas.note_found(0, record, flushed);
+    match replay::find(&replicas).await {
+        // Other copies may have the records that this one lacks.
+        Err(error) if error.kind() != ErrorKind::Corrupt => Err(error),
+        _ => Ok(Some(replicas.newest_record(0))),
+    }
+}
+
 impl Inner {
     async fn recover(&self) -> Result<()> {
         self.read_directory().await?;
@@ -438,8 +457,20 @@ async fn gather(
         let room_end = seen.as_ref().map_or(0, |seen| seen.superblock.geometry.end());
         Replica::new(lower, standing, seen.map(|seen| seen.slot), room_end)
     };
+    let records = seen.iter().map(|seen| seen.as_ref().map(|seen| &seen.superblock));
+    let records: Vec<_> = records.map(|own| own.map_or((0, 0), records_of)).collect();
     let members = lowers.into_iter().zip(seen).enumerate().map(here).collect();
-    Ok(Replicas::new(env, &newest, members, owner))
+    let replicas = Replicas::new(env, &newest, members, owner);
+    for (copy, (record, flushed)) in records.into_iter().enumerate() {
+        replicas.note_found(copy, record, flushed);
+    }
+    Ok(replicas)
+}
+
+/// Returns the newest record that a copy with this superblock had, and the flushed number.
+fn records_of(superblock: &Superblock) -> (u64, u64) {
+    let before_tail = superblock.tail.number.saturating_sub(1);
+    (before_tail.max(superblock.flushed), superblock.flushed)
 }
 
 /// Writes a superblock over the copies of its disk that do not have it.

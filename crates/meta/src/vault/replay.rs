@@ -70,7 +70,7 @@ impl Ring {
 
     /// Adds the records of this copy that continue the log to `found`, and notes the highest flushed number in any record
     /// of this opening.
-    fn extend(&self, replicas: &Replicas, found: &mut Found) {
+    fn extend(&self, replicas: &Replicas, copy: usize, found: &mut Found) {
         let Geometry { log_bytes, .. } = replicas.geometry();
         let record = |place: usize| self.record(replicas.vault, &replicas.geometry(), place);
         while let Some((head, changes)) = record((found.end.offset % log_bytes) as usize)
@@ -83,6 +83,7 @@ impl Ring {
         for place in (0..log_bytes as usize).step_by(PAGE_BYTES) {
             if let Some((head, _)) = record(place).filter(|(head, _)| head.at.epoch >= tail.epoch) {
                 found.flushed = found.flushed.max(head.flushed);
+                replicas.note_found(copy, head.at.number, head.flushed);
             }
         }
     }
@@ -153,7 +154,7 @@ pub(super) async fn find(replicas: &Replicas) -> Result<Found> {
             let before = found.end.number;
             match Ring::read(replicas, place).await {
                 Ok(ring) => {
-                    ring.extend(replicas, &mut found);
+                    ring.extend(replicas, place.copy, &mut found);
                     ring.compare(replicas, place, &mut found);
                 }
                 Err(error) => {

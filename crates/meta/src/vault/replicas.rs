@@ -56,6 +56,8 @@ pub(super) struct Replica {
     /// End in bytes of the part of the disk that was zeroed for this copy before the opening. A copy that was left behind
     /// while the vault grew has less than the vault.
     room_end: u64,
+    /// Highest number of a record that this copy of the vault had at the opening.
+    newest: Cell<u64>,
     /// The error for which this process left this copy of the vault behind.
     fault: RefCell<Option<Error>>,
 }
@@ -74,6 +76,8 @@ pub(super) struct Replicas {
     flushed: Cell<u64>,
     /// Highest number that a flushed record, or a flushed superblock, contains as the flushed one.
     proven: Cell<u64>,
+    /// Highest number that any copy contained as the flushed one at the opening.
+    found: Cell<u64>,
     /// Bitmap of the copies of the vault that the last written superblocks record as current.
     told: Cell<u32>,
     /// Bitmap of the copies of the vault that are current according to a superblock that all of these copies have
@@ -108,7 +112,7 @@ impl Replica {
         room_end: u64,
     ) -> Self {
         let (standing, slot) = (Cell::new(standing), Cell::new(slot));
-        Self { lower, standing, slot, room_end, fault: RefCell::default() }
+        Self { lower, standing, slot, room_end, newest: Cell::new(0), fault: RefCell::default() }
     }
 }
 
@@ -133,6 +137,7 @@ impl Replicas {
             durable: Cell::new(Durable { checkpoint, root, tail }),
             flushed: Cell::new(flushed),
             proven: Cell::new(flushed),
+            found: Cell::new(flushed),
             told: Cell::new(newest.current),
             known: Cell::new(newest.current),
             turn: Mutex::new(),
@@ -152,6 +157,23 @@ impl Replicas {
     /// records up to this number, regardless of their data.
     pub fn proven(&self) -> u64 {
         self.proven.get()
+    }
+
+    /// Notes at the opening that copy `copy` has the record `newest`, and contains `flushed` as the flushed number.
+    pub fn note_found(&self, copy: usize, newest: u64, flushed: u64) {
+        let own = &self.members[copy].newest;
+        own.set(own.get().max(newest));
+        self.found.set(self.found.get().max(flushed));
+    }
+
+    /// Returns the highest number of a record that copy `copy` had at the opening.
+    pub fn newest_record(&self, copy: usize) -> u64 {
+        self.members[copy].newest.get()
+    }
+
+    /// Returns the highest number that any copy contained as the flushed one at the opening.
+    pub fn found_flushed(&self) -> u64 {
+        self.found.get()
     }
 
     /// Notes that all records up to `written` are flushed, and that the newest of them contains `stated` as the flushed

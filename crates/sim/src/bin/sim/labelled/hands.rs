@@ -220,11 +220,12 @@ impl Trial {
     fn without(&mut self) -> Result<(), Failure> {
         self.put_all_back();
         let any = self.any_member();
-        let spare = self.in_sync.iter().any(|n| *n != any);
+        let divided = self.divided_beside(any)?;
+        let spare = self.in_sync.iter().any(|n| *n != any) || divided == Some(true);
         let knows_more = self.knows_more(any)?;
-        // If the labels of the others do not record that this member alone was in sync, starting with
+        // If the labels of the others do not record that this member alone had every write, starting with
         // `--degraded` is the operator's decision.
-        if !spare && !knows_more {
+        if !spare && !knows_more && divided.is_none() {
             self.stale_alone(any)?;
         }
         if spare {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use block::Result;
-use kinds::mirror::record::{MemberState, Record};
+use kinds::mirror::record::{Content, MemberState, Record};
 use meta::{Area, Label};
 use sim::SimDisk;
 
@@ -62,6 +62,19 @@ impl Trial {
         let (own, others): (Vec<_>, Vec<_>) =
             self.records()?.into_iter().partition(|(n, _)| *n == disk);
         Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
+    }
+
+    /// Whether a divided member can take the place of disk `disk`, the only member in sync: `Some(true)` if the newest record
+    /// has such a member, `Some(false)` if only an older record on the member itself says so.
+    pub(super) fn divided_beside(&self, disk: usize) -> Result<Option<bool>, Failure> {
+        let records = self.records()?;
+        let newest = records.iter().map(|(_, record)| record.generation.events).max();
+        let is_divided = |(n, record): &&(usize, Record)| {
+            let own = record.member(&self.shape.member(*n));
+            *n != disk && own.is_some_and(|own| own.content == Content::Divided)
+        };
+        let divided = records.iter().filter(is_divided);
+        Ok(divided.map(|(_, record)| Some(record.generation.events) == newest).max())
     }
 
     /// Reads the mirror's record from each label. Returns the records with the disk numbers.
