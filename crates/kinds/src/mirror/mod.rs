@@ -26,6 +26,8 @@ mod compare;
 mod credit;
 mod device;
 mod divided;
+#[cfg(test)]
+mod divided_tests;
 mod holes;
 mod maps;
 mod member;

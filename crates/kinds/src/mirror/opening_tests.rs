@@ -636,3 +636,50 @@ fn mirror_opening_finds_recorded_rooms_by_names_of_members() {
     let in_labels = Case::new(vec![found(Some(&both(true))); 2]);
     assert_eq!(in_labels.members(None).rooms().unwrap(), [None, None]);
 }
+
+#[test]
+fn mirror_opening_takes_divided_member_if_no_member_in_sync_is_present() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let mut newest = record(now, true, &[("a", IN, before, now), ("b", STALE, before, now)]);
+    let without_source = |newest: &Record, may_degrade: bool| {
+        let mut case = Case::new(vec![found(None), found(Some(newest))]);
+        (case.found[0].present, case.may_degrade) = (false, may_degrade);
+        case
+    };
+    let refused = without_source(&newest, true).decide().unwrap_err();
+    assert!(refused.contains("no member with every write"), "{refused}");
+    newest.members[1].content = Content::Divided;
+    let refused = without_source(&newest, false).decide().unwrap_err();
+    assert!(refused.contains("a member in sync is absent: a"), "{refused}");
+    let opened = without_source(&newest, true);
+    assert_eq!(opened.decide().unwrap(), [STALE, IN]);
+    // It differs from the absent member in the dirty region and in those that it missed.
+    assert_eq!(opened.missing(), [map(&[1, 2]), map(&[])]);
+    // A member that lacks the newest record may have missed writes.
+    let older = record(before, true, &[("a", IN, before, now), ("b", STALE, before, now)]);
+    let mut case = without_source(&newest, true);
+    case.found[1].oldest = Some(kept(&older));
+    assert!(case.decide().is_err());
+}
+
+#[test]
+fn mirror_opening_recognizes_older_image_by_its_replica() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let newest = stored(&record(now, false, &[("a", IN, before, now), ("b", IN, before, now)]));
+    let mut case = Case::new(vec![found(Some(&newest)); 2]);
+    let maps = |first: Option<u64>, second: Option<u64>| StoredMaps {
+        newest: vec![("a".to_owned(), first), ("b".to_owned(), second)],
+        regions: regions(),
+        active: map(&[4]),
+        missing: vec![("a".to_owned(), map(&[])), ("b".to_owned(), map(&[]))],
+    };
+    let decision = |case: &Case, maps: StoredMaps| case.members(Some(maps)).decide().unwrap();
+    let outdated = decision(&case, maps(None, Some(7)));
+    assert_eq!(outdated.states, [STALE, IN]);
+    assert_eq!((outdated.missing[0].len(), outdated.content[0]), (10, Content::Empty));
+    // Both have all flushed records: the member with the newest one is the source after a crash.
+    case.found.iter_mut().for_each(|found| found.clean = false);
+    assert_eq!(decision(&case, maps(Some(7), Some(7))).states, [IN, STALE]);
+    let behind = decision(&case, maps(Some(6), Some(7)));
+    assert_eq!((behind.states, behind.missing[0].clone()), (vec![STALE, IN], map(&[4])));
+}

@@ -84,10 +84,11 @@ pub async fn read(
     let counting: Vec<usize> = counting.map(|(copy, _)| copy).collect();
     let owner = Rc::new(Counting(counting.iter().fold(0, |all, copy| all | 1 << copy)));
     let vault = Vault::open_owned(env, lowers, owner, &options(vault, true)).await?;
-    let mut newest: Vec<_> =
-        counting.iter().map(|copy| (*copy, vault.newest_record(*copy))).collect();
+    // A copy that cannot be read proves nothing.
+    let is_read = |copy: &usize| vault.copy_state(*copy).0 == CopyState::Current;
+    let read = counting.into_iter().filter(is_read);
+    let mut newest: Vec<_> = read.map(|copy| (copy, vault.newest_record(copy))).collect();
     for (copy, lower) in others {
-        // A copy that cannot be read proves nothing.
         let found = vault::newest_record(env, &lower, vault.uuid()).await.unwrap_or_default();
         newest.extend(found.map(|record| (copy, record)));
     }

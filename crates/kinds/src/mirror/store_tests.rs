@@ -211,6 +211,49 @@ fn maps_of_store_are_read_if_one_replica_is_lost() {
     assert_eq!(pair.to_copy(), MARKED);
 }
 
+/// Marks in a store do not change labels, so labels do not show that a member is an older image.
+#[test]
+fn member_that_is_older_image_by_its_replica_is_copied_whole() {
+    let mut pair = pair();
+    let image = pair.disks[1].image();
+    (0..10).for_each(|n| pair.write(n * 512 * KIB, 1));
+    pair.send(Op::Flush);
+    // No region is dirty any more.
+    pair.pass(Duration::from_secs(1));
+    pair.cut(&[CutPolicy::KeepAll]);
+    pair.disks[1].put_back(&image);
+    pair.start();
+    assert_eq!(pair.to_copy(), pair.size());
+    until_stored(&pair);
+    assert!(pair.is_alike());
+}
+
+#[test]
+fn resync_of_older_image_does_not_go_on_where_member_was() {
+    let mut pair = pair();
+    pair.fail();
+    (0..100).for_each(|n| pair.write(n * 64 * KIB, 1));
+    let image = pair.disks[1].image();
+    pair.resync();
+    pair.until(|second| second.progress.is_none_or(|it| it.done_bytes * 2 > it.all_bytes));
+    pair.cut(&[CutPolicy::KeepAll]);
+    pair.disks[1].put_back(&image);
+    pair.start();
+    until_stored(&pair);
+    assert!(pair.is_alike());
+}
+
+/// A disk with a failed flush may return older bytes, also if only the store has flushed it.
+#[test]
+fn member_that_fails_flush_of_new_store_is_failed() {
+    let mut pair = pair();
+    pair.cut(&[CutPolicy::KeepAll]);
+    pair.start();
+    pair.disks[1].set_faults(Faults { flush_error: 1_000_000, ..Faults::default() });
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(pair.second().state, MemberState::Failed);
+}
+
 /// The disks grow while the mirror is closed: the store moves, and its former bytes read as zeros.
 #[test]
 fn mirror_that_grows_moves_store_and_zeros_its_former_room() {

@@ -1,0 +1,127 @@
+//! Tests of mirrors whose source fails while the other members are copied after an unclean stop.
+
+use std::time::Duration;
+
+use block::control::member::{Resync, Stale};
+use block::{MemberState, Op};
+use kind::Value;
+use sim::Faults;
+
+use super::tests::{MIB, Pair};
+
+const KIB: u64 = 1 << 10;
+
+/// A fault rate of every operation.
+const ALWAYS: u32 = 1_000_000;
+
+fn failing() -> Faults {
+    Faults { write_error: ALWAYS, ..Faults::default() }
+}
+
+fn unreadable() -> Faults {
+    Faults { read_error: ALWAYS, ..Faults::default() }
+}
+
+/// Creates a mirror after a power cut during a write: the first member is the source and has a 9 at byte 0, the second one has a
+/// 0 there and is copied slowly.
+fn divided() -> Pair {
+    let mut pair = Pair::labelled(8 * MIB, &options());
+    pair.write(0, 9);
+    pair.power_cut();
+    assert_eq!(states(&pair), [MemberState::InSync, MemberState::Copying]);
+    pair
+}
+
+fn options() -> [(&'static str, Value); 3] {
+    let timeout = Value::Duration(Duration::from_millis(100));
+    [("region", Value::Size(64 * KIB)), ("speed", Value::Size(MIB)), ("timeout", timeout)]
+}
+
+fn states(pair: &Pair) -> Vec<MemberState> {
+    pair.report().members.iter().map(|member| member.state).collect()
+}
+
+fn is_replaced(pair: &Pair) {
+    assert_eq!(states(pair), [MemberState::Failed, MemberState::InSync]);
+}
+
+#[test]
+fn divided_member_replaces_source_that_fails_write() {
+    let pair = divided();
+    pair.disks[0].set_faults(failing());
+    pair.write(4 * MIB, 7);
+    is_replaced(&pair);
+    assert_eq!(pair.read(4 * MIB), 7);
+}
+
+#[test]
+fn divided_member_replaces_source_that_fails_flush() {
+    let pair = divided();
+    pair.write(4 * MIB, 7);
+    pair.disks[0].set_faults(Faults { flush_error: ALWAYS, ..Faults::default() });
+    pair.send(Op::Flush);
+    is_replaced(&pair);
+    assert_eq!(pair.read(4 * MIB), 7);
+}
+
+#[test]
+fn divided_member_replaces_source_that_does_not_answer() {
+    for is_write in [true, false] {
+        let pair = divided();
+        pair.disks[0].set_faults(Faults { hang: ALWAYS, ..Faults::default() });
+        if is_write {
+            pair.write(4 * MIB, 7);
+            pair.write(4 * MIB, 8);
+        }
+        assert_eq!(pair.read(4 * MIB), if is_write { 8 } else { 0 });
+        is_replaced(&pair);
+    }
+}
+
+/// Once a client has read a write that was in flight at the power cut, it must not read the bytes before that write.
+#[test]
+fn bytes_that_client_has_read_stay_when_source_fails() {
+    let pair = divided();
+    assert_eq!(pair.read(0), 9);
+    pair.disks[0].set_faults(failing());
+    pair.write(4 * MIB, 7);
+    is_replaced(&pair);
+    assert_eq!(pair.read(0), 9);
+}
+
+#[test]
+fn blocks_that_source_cannot_read_are_read_from_divided_member() {
+    let pair = divided();
+    pair.disks[0].set_faults(unreadable());
+    assert_eq!(pair.read(0), 0);
+    pair.disks[0].set_faults(Faults::default());
+    assert_eq!(pair.read(0), 0, "the source has got the bytes that the client has read");
+    pair.disks[0].set_faults(unreadable());
+    (0..20).for_each(|n| assert_eq!(pair.read(2 * MIB + n * 64 * KIB), 0));
+    is_replaced(&pair);
+}
+
+#[test]
+fn former_source_gets_regions_in_which_divided_member_differed() {
+    let pair = divided();
+    pair.disks[0].set_faults(failing());
+    pair.write(4 * MIB, 7);
+    pair.disks[0].set_faults(Faults::default());
+    pair.ask::<Resync>(Stale { member: Some(pair.report().members[0].name.clone()) });
+    while states(&pair) != [MemberState::InSync; 2] {
+        pair.pass(Duration::from_millis(10));
+    }
+    assert_eq!(pair.read(0), 0);
+    assert!(pair.is_alike());
+}
+
+#[test]
+fn source_without_divided_member_returns_its_errors() {
+    let pair = divided();
+    pair.fail();
+    pair.resync();
+    pair.disks[0].set_faults(failing());
+    let refused = pair.client().send(pair.write_of(4 * MIB, 7));
+    assert!(pair.world.block_on(refused).unwrap().result.is_err());
+    assert_eq!(states(&pair)[0], MemberState::InSync);
+}
