@@ -385,6 +385,8 @@ bugs! {
     DividedUnasked = "258",
     /// 259 a mirror forgets over a restart that a member has all acknowledged writes, or no copy
     ContentForgotten = "259",
+    /// 242 a checksum device still accepts a block in a region marked at the opening after a write to the block
+    AcceptedWritten = "242",
     /// 260 a mirror waits for a verifier before it copies to a member without a copy
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
