@@ -387,6 +387,8 @@ bugs! {
     ContentForgotten = "259",
     /// 242 a checksum device still accepts a block in a region marked at the opening after a write to the block
     AcceptedWritten = "242",
+    /// 243 a flush of a checksum device with a journal leaves the first checksums unflushed
+    FirstSumsUnflushed = "243",
     /// 260 a mirror waits for a verifier before it copies to a member without a copy
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes
