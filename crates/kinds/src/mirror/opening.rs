@@ -56,7 +56,7 @@ pub struct Decision {
     pub events: u64,
     /// End of the last scrub, and position of an interrupted scrub, from the newest state.
     pub scrubbed: Scrubbed,
-    /// Ports of the members of which only some disks have the member's last state.
+    /// Ports of the members that have their last state on some of their disks only.
     pub torn: Vec<usize>,
 }
 

@@ -173,9 +173,9 @@ impl SuperblockWriter {
 }
 
 impl Inner {
-    /// Writes the last state of each member that only some of its disks have to all of these disks. The states of this opening
-    /// record one state as known to be in the labels of the member: after a crash during the first of them, a disk with
-    /// another one would count as an older image.
+    /// Writes the last state of a member to all of its disks, if only some of them have it. The states of this opening
+    /// record one state as known to be in the labels of the member: after a crash during the first one, a disk with
+    /// another state would count as an older image.
     pub async fn complete_torn(&self) {
         let Some(writer) = &self.writer else { return };
         // Before the commit of a live change, the store holds states back.
