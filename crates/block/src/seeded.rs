@@ -385,6 +385,12 @@ bugs! {
     DividedUnasked = "258",
     /// 259 a mirror forgets over a restart that a member has all acknowledged writes, or no copy
     ContentForgotten = "259",
+    /// 242 a checksum device still accepts a block in a region marked at the opening after a write to the block
+    AcceptedWritten = "242",
+    /// 243 a flush of a checksum device with a journal leaves the first checksums unflushed
+    FirstSumsUnflushed = "243",
+    /// 244 an opening of a mirror leaves a state that reached only some disks of a member
+    TornStateLeft = "244",
     /// 260 a mirror waits for a verifier before it copies to a member without a copy
     EmptyWaits = "260",
     /// 261 a mirror counts a member that has missed writes as one with all acknowledged writes

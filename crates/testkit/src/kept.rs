@@ -31,6 +31,8 @@ pub struct Shelf {
     fails: Cell<bool>,
     dead: Cell<Option<PartId>>,
     held: Cell<bool>,
+    /// Number of writes to single labels after which all others wait for ever; `None` for no limit.
+    left: Cell<Option<u64>>,
     /// Whether devices are planned with what the labels have.
     precedes_plans: Cell<bool>,
     waiting: Notify,
@@ -67,6 +69,7 @@ impl Shelf {
             fails: Cell::default(),
             dead: Cell::default(),
             held: Cell::default(),
+            left: Cell::default(),
             precedes_plans: Cell::default(),
             waiting: Notify::default(),
             unsure: RefCell::default(),
@@ -114,6 +117,12 @@ impl Shelf {
     pub fn hold(&self, held: bool) {
         self.held.set(held);
         self.waiting.wake();
+    }
+
+    /// Makes all writes wait for ever after this number of writes to single labels, as if the process had died; `None` for no
+    /// limit.
+    pub fn stop_after(&self, writes: Option<u64>) {
+        self.left.set(writes);
     }
 
     /// Begins a live change: the devices are uncommitted, and all later writes of states are held back.
@@ -201,6 +210,11 @@ impl Shelf {
     }
 
     async fn write(&self, disk: PartId, device: &str, state: &StoredState) -> Result<()> {
+        match self.left.get() {
+            Some(0) => std::future::pending().await,
+            Some(left) => self.left.set(Some(left - 1)),
+            None => {}
+        }
         let failed = || Error::new(ErrorKind::Io, "the label cannot be written");
         if self.fails.get() || self.dead.get() == Some(disk) {
             return Err(failed());

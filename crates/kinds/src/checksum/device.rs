@@ -386,7 +386,11 @@ impl Inner {
                 regions.flushed(token);
                 Ok(())
             }
-            Mode::Journal(journal) => journal.sync().await,
+            Mode::Journal(journal) => {
+                // The flush of the journal covers its ring alone.
+                self.progress.sync(&self.vault).await?;
+                journal.sync().await
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use block::env::LocalFuture;
 use block::job::{Cancel, Job, Outcome, Steps, Work};
 use block::seeded::{self, Bug};
 use block::{ByteRange, Error, Mode as LockMode, Progress as Done, Result, TaskGroup, bail};
-use meta::vault::Array;
+use meta::vault::{Array, Vault};
 use zerocopy::little_endian::U64;
 
 use super::device::{Inner, Mode};
@@ -22,6 +22,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 pub struct Progress {
     facts: Array<U64>,
     done: Cell<u64>,
+    /// The durable part of `done`.
+    durable: Cell<u64>,
     blocks: u64,
     /// Whether the vault has the job as paused.
     is_paused: Cell<bool>,
@@ -33,7 +35,7 @@ impl Progress {
         let done = facts.get(PROGRESS).await?.get();
         let is_paused = facts.get(PAUSED).await?.get() != 0;
         let (done, is_paused) = (Cell::new(done.min(blocks)), Cell::new(is_paused));
-        Ok(Self { facts, done, blocks, is_paused })
+        Ok(Self { facts, durable: done.clone(), done, blocks, is_paused })
     }
 
     /// Returns the job of the first checksums. It has not begun.
@@ -52,6 +54,17 @@ impl Progress {
     /// Whether all blocks have checksums.
     pub fn is_complete(&self) -> bool {
         self.missing() == 0
+    }
+
+    /// Makes the progress and its checksums durable. Otherwise a power cut would permit other bytes where reads have verified
+    /// the blocks.
+    pub async fn sync(&self, vault: &Vault) -> Result<()> {
+        let done = self.done.get();
+        if done > self.durable.get() && !seeded::on(Bug::FirstSumsUnflushed) {
+            vault.sync_with_data().await?;
+            self.durable.set(done.max(self.durable.get()));
+        }
+        Ok(())
     }
 
     /// Returns the number of blocks without a checksum.

@@ -22,8 +22,8 @@
 //! **Invariants**
 //! - A read returns only bytes that fit their checksums, except blocks behind the progress of the first checksums, and
 //!   *accepted* ones.
-//! - An unverified block is accepted only in a region marked at the opening that the scan has not been through, or after a
-//!   failed write. With a journal no block is accepted.
+//! - An unverified block is accepted only in a region marked at the opening, before the scan has been there and before a
+//!   write to the block, or after a failed write. With a journal no block is accepted.
 //! - With copies below, all copies are asked before a block is accepted, and a stale copy is never accepted. The accepted
 //!   bytes are on all copies, and their checksum is posted, before the answer.
 //! - With redundancy above, only a last resort returns an unverified block, and the block stays unverified until it is

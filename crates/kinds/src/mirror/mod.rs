@@ -52,6 +52,8 @@ mod superblock_writer;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod torn_tests;
 mod unverified;
 mod verifier;
 
@@ -374,6 +376,7 @@ async fn open(
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.hear_of_failures();
+    inner.complete_torn().await;
     inner.remember().await?;
     inner.remember_when_sure();
     for (port, member) in inner.members.iter().enumerate() {

@@ -56,6 +56,8 @@ pub struct Decision {
     pub events: u64,
     /// End of the last scrub, and position of an interrupted scrub, from the newest state.
     pub scrubbed: Scrubbed,
+    /// Ports of the members that have their last state on some of their disks only.
+    pub torn: Vec<usize>,
 }
 
 impl Decision {
@@ -171,6 +173,7 @@ impl Members<'_> {
             content,
             events: newest.generation.events,
             scrubbed: newest.scrubbed_of(&self.regions, &self.names),
+            torn: (0..self.names.len()).filter(|n| self.is_torn(*n, newest, &records)).collect(),
         })
     }
 
@@ -206,6 +209,7 @@ impl Members<'_> {
             content: vec![Content::Empty; count],
             events: 0,
             scrubbed: Scrubbed::default(),
+            torn: Vec::new(),
         })
     }
 
@@ -359,6 +363,13 @@ impl Members<'_> {
         let known = newest.member(self.names[n]).filter(|_| !self.is_outdated(n))?;
         let all = [own?.clone(), self.oldest(n)?];
         all.iter().all(|own| known.should_have(own.generation)).then_some(all)
+    }
+
+    /// Whether only some disks beneath member `n` have its last record, and the others one that counts, too.
+    fn is_torn(&self, n: usize, newest: &Record, records: &[Option<Record>]) -> bool {
+        let found = self.found[n];
+        let is_alike = found.everywhere || !found.present;
+        !is_alike && self.counting(n, newest, records[n].as_ref()).is_some()
     }
 
     /// Returns the oldest own record on the disks beneath member `n`; `None` if a disk has none.

@@ -562,11 +562,13 @@ fn mirror_opening_marks_member_with_older_disk_below_as_stale() {
     // The last state reached only some of the disks.
     case.found[1] = oldest(Some(kept(&last)));
     assert_eq!(case.decide().unwrap(), [IN, IN]);
+    assert_eq!(case.decision().unwrap().torn, [1]);
     // One of the disks is an older image, or was labelled later.
     for older in [Some(kept(&before)), None] {
         case.found[1] = oldest(older);
         assert_eq!(case.decide().unwrap(), [IN, STALE]);
         assert_eq!(case.missing()[1], Bitmap::all(10));
+        assert_eq!(case.decision().unwrap().torn, [0; 0]);
     }
 }
 

@@ -28,6 +28,8 @@ pub struct SuperblockWriter {
     /// For each member, the [`Known::refilled`] to record: whether a resync copies or copied all its bytes, and another
     /// member has been absent since.
     refilled: Vec<bool>,
+    /// [`Decision::torn`].
+    torn: Vec<usize>,
     pub maps: Maps,
     flush_failed: Cell<bool>,
     /// Number of states that this mirror has written to labels since it opened.
@@ -86,6 +88,7 @@ impl SuperblockWriter {
             lineage,
             known: RefCell::new(known),
             refilled: decision.refilled.clone(),
+            torn: decision.torn.clone(),
             maps,
             flush_failed: Cell::new(false),
             states: Cell::new(0),
@@ -170,6 +173,22 @@ impl SuperblockWriter {
 }
 
 impl Inner {
+    /// Writes the last state of a member to all of its disks, if only some of them have it. The states of this opening
+    /// record one state as known to be in the labels of the member: after a crash during the first one, a disk with
+    /// another state would count as an older image.
+    pub async fn complete_torn(&self) {
+        let Some(writer) = &self.writer else { return };
+        // Before the commit of a live change, the store holds states back.
+        if !writer.kept.is_committed() || seeded::on(Bug::TornStateLeft) {
+            return;
+        }
+        for port in &writer.torn {
+            let last = writer.kept.found(*port).state.clone().expect("a torn state is in a label");
+            // A failure marks the member as failed, as for each later state.
+            let _ = writer.kept.write(&[*port], last.bytes).await;
+        }
+    }
+
     /// Waits until all changes of members are durable in the labels of the remaining members. Marks a member as failed
     /// if its labels cannot be written; the next state of the mirror records the failure.
     ///

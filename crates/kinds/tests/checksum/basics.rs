@@ -163,6 +163,20 @@ fn block_in_region_marked_at_opening_is_accepted_once() {
 }
 
 #[test]
+fn block_in_region_marked_at_opening_is_not_accepted_after_write() {
+    in_world(async |env| {
+        let scene = Scene::new(env, Crash::Regions).await;
+        scene.write(6, &content(6, 1)).await.unwrap();
+        let scene = scene.reopen().await;
+        scene.write(6, &content(6, 2)).await.unwrap();
+        assert_eq!(scene.core.numbers().unverified_bytes, BLOCK_BYTES, "the scan has not begun");
+        scene.rot(6);
+        corrupt(scene.read(6, 1).await);
+        assert_eq!(scene.core.numbers().accepted, 0);
+    });
+}
+
+#[test]
 fn accepted_block_has_its_checksum_before_the_answer() {
     in_world(async |env| {
         let scene = Scene::new(env, Crash::Regions).await;

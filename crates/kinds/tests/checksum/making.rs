@@ -43,6 +43,34 @@ fn unknown_bytes_are_served_at_once_and_verified_when_they_have_checksums() {
     }
 }
 
+/// The disk rots after a power cut. A block that had been verified, with a flush afterwards, has its checksum.
+#[test]
+fn flush_makes_first_checksums_durable() {
+    for crash in [Crash::Regions, Crash::Journal] {
+        let (world, trace) = (SimWorld::new(1), Trace::default());
+        let env = world.env();
+        let disk = block_on(&world, old_disk(&env, &trace));
+        trace.take();
+        let mut moment = Moment::new(disk.bytes.borrow().clone());
+        block_on(&world, async {
+            let scene = Scene::open(&env, &disk, crash, Redundancy::None).await.unwrap();
+            scene.quiet().await;
+            assert_eq!(scene.core.numbers().unsummed_bytes, 0);
+            scene.flush().await.unwrap();
+        });
+        trace.take().iter().for_each(|event| moment.note(event));
+        moment.cuts(|image| {
+            in_world(async |env| {
+                let disk = Disk::new(0, image.to_vec(), &Trace::default());
+                let scene = Scene::open(env, &disk, crash, Redundancy::None).await.unwrap();
+                assert_eq!(scene.core.numbers().unsummed_bytes, 0);
+                scene.rot(6);
+                assert_eq!(scene.read(6, 1).await.err().unwrap().kind(), ErrorKind::Corrupt);
+            });
+        });
+    }
+}
+
 /// Writes while first checksums are made, cut at every write: flushed blocks are right, and no block is damaged.
 #[test]
 fn first_checksums_survive_power_cut_at_any_write() {

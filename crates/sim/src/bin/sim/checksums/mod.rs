@@ -18,6 +18,7 @@ use std::time::Duration;
 use block::{Error, ErrorKind, MemberState, Report as DeviceReport};
 use graph::labels::Opening;
 use kinds::checksum::BLOCK_BYTES;
+use meta::Area;
 use sim::draw::Stream;
 use sim::workload::{Mix, Tally, Worker};
 use sim::{Count, Counters, DiskConfig, Model, Profile, Promise, SimDisk, SimWorld, Unsure};
@@ -29,7 +30,7 @@ mod shape;
 mod trouble;
 
 pub use shape::KINDS;
-use shape::Shape;
+use shape::{Layout, Shape};
 use trouble::{COUNTS, Fault, Trouble};
 
 /// One in `SHARE` seeds also runs the trial of checksums.
@@ -97,7 +98,7 @@ struct Trial {
     starts: u64,
     workers: u64,
     running: Option<Running>,
-    /// Bytes of the volume before the disks grew.
+    /// Bytes of the volume before the disks grew; 0 if its device may have been made anew since, over the present bytes.
     first_bytes: u64,
     /// Sizes in bytes of the disks that have grown, by name.
     grown: BTreeMap<String, u64>,
@@ -318,13 +319,14 @@ impl Trial {
     fn stops(&mut self) -> Result<(), Failure> {
         self.finish()?;
         self.counts_numbers();
+        let is_scanned = !self.row_of_any(UNVERIFIED);
         let running = self.running.take().expect("the graph runs");
         let quiet = running.quiesce(&self.world);
         if !self.may_fail() {
             quiet?;
         }
         let closed = running.close(&self.world)?;
-        if let Err(error) = closed
+        if let Err(error) = &closed
             && !self.may_fail()
         {
             return Err(wrong(format!("closing the disks failed: {error}")));
@@ -334,7 +336,13 @@ impl Trial {
         running.engine.abandon();
         // Dropped early, because its handles keep the disks open.
         drop(running);
-        self.ended(End::Stop);
+        if closed.is_err() {
+            self.doubts_after_crash(End::Kill);
+        } else if !is_scanned {
+            // The regions that an earlier crash has left marked stay marked, and the next opening accepts blocks there again.
+            self.doubts_marked(false);
+        }
+        self.model.restarted();
         Ok(())
     }
 
@@ -360,26 +368,45 @@ impl Trial {
         if end == End::Power {
             process::cut_power(&self.disks, &self.draw);
         }
-        self.ended(end);
-        Ok(())
-    }
-
-    /// Records the end of the process in the model.
-    fn ended(&mut self, end: End) {
-        if let (Some(trouble), true) = (self.trouble, end != End::Stop) {
-            let promise = trouble.promise_after_crash(&self.shape);
-            self.model.demand(promise);
-            if promise != Promise::Full {
-                // The new part may have no checksums again, and then gets those of its present bytes.
-                self.model.doubt(Unsure::From(self.first_bytes), BLOCK_BYTES);
-            }
-            if !self.shape.has_journal() {
-                self.model.doubt(trouble.unsure(&self.shape, end == End::Power), BLOCK_BYTES);
-            }
-        }
+        self.doubts_after_crash(end);
         match end {
             End::Power => self.model.power_cut(),
             End::Kill | End::Stop => self.model.restarted(),
+        }
+        Ok(())
+    }
+
+    /// Records in the model the bytes that the faulty disk may cost after an unclean stop.
+    fn doubts_after_crash(&mut self, end: End) {
+        let Some(trouble) = self.trouble else { return };
+        if self.shape.layout == Layout::Alone && self.has_lost_label(trouble.disk) {
+            // The disk counts as a new one, and the first checksums are those of the present bytes, perhaps at other
+            // addresses.
+            self.first_bytes = 0;
+        }
+        let promise = trouble.promise_after_crash(&self.shape);
+        self.model.demand(promise);
+        if promise != Promise::Full {
+            // The new part may have no checksums again, and then gets those of its present bytes.
+            self.model.doubt(Unsure::From(self.first_bytes), BLOCK_BYTES);
+        }
+        self.doubts_marked(end == End::Power);
+    }
+
+    /// Whether no area of a disk has a label with which the disk was served.
+    fn has_lost_label(&self, n: usize) -> bool {
+        let (disk, first) = (&self.disks[n], self.disks[n].config().size);
+        let sizes = [first, self.grown.get(&shape::disk(n)).copied().unwrap_or(first)];
+        let backs = sizes.map(|size| Area::Back(size - LABEL_BYTES));
+        let all = [Area::Front].into_iter().chain(backs).map(|area| disk.peek(area.range()));
+        let mut labels = all.filter_map(|area| meta::newest([&area[..]]).ok()?);
+        labels.all(|(_, label)| label.provisioning)
+    }
+
+    /// Records in the model the blocks that a device may accept at the next opening. `power`: the power was cut.
+    fn doubts_marked(&self, power: bool) {
+        if let Some(trouble) = self.trouble.filter(|_| !self.shape.has_journal()) {
+            self.model.doubt(trouble.unsure(&self.shape, power), BLOCK_BYTES);
         }
     }
 
