@@ -33,6 +33,7 @@ pub fn subjects() -> Vec<Subject> {
     // Clients see the last bytes before the store, and few, so that their requests overlap.
     let last = move |graph: &mut Assembly, on: &[PartId]| {
         let mirror = graph.add("mirror", &small, on)?;
+        assert!(graph.info(mirror).size < MEMBER_BYTES_MIN, "the store has room");
         let start = graph.info(mirror).size - SIZE;
         graph.add("partition", &[size("start", start), size("size", SIZE)], &[mirror])
     };
