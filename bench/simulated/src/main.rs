@@ -4,10 +4,12 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `checksum.rs` | the rows of `checksum`: writes, their bytes and flushes, and reads |
+//! | `mirror.rs` | the row of `mirror`: first writes to a region |
 //! | `remap.rs` | the rows of `remap`: first writes, and starts |
 //! | `scene.rs` | a device on a simulated disk, and its load |
 
 mod checksum;
+mod mirror;
 mod remap;
 mod scene;
 
@@ -38,6 +40,7 @@ fn parts() -> Vec<Part> {
     add("checksum-first-writes", checksum::first_writes);
     add("checksum-bytes", checksum::bytes);
     add("checksum-reads", checksum::reads);
+    add("mirror-first-writes", mirror::first_writes);
     parts
 }
 
@@ -67,6 +70,7 @@ mod tests {
             checksum::flushes(),
             checksum::first_writes(),
             checksum::reads(),
+            mirror::first_writes(),
         ];
         for row in rows.iter().flatten() {
             assert_eq!(row.holds, Some(true), "{}", row.line());

@@ -21,11 +21,12 @@ const AT_REST: Duration = Duration::from_secs(12);
 #[derive(Clone, Copy)]
 pub struct Used {
     pub reads: u64,
+    pub writes: u64,
     pub bytes_written: u64,
     pub flushes: u64,
 }
 
-/// A device on one or two simulated disks.
+/// A device on one or more simulated disks.
 pub struct Scene {
     world: SimWorld,
     disks: Vec<Rc<SimDisk>>,
@@ -57,6 +58,11 @@ impl Scene {
         Self::on(Some((kind, options)), &bytes)
     }
 
+    /// Makes a mirror with `options` on new disks of `bytes` bytes.
+    pub fn mirror(options: Vec<(&'static str, Value)>, bytes: &[u64]) -> Self {
+        Self::on(Some(("mirror", options)), bytes)
+    }
+
     fn on(device: Option<(&'static str, Vec<(&'static str, Value)>)>, bytes: &[u64]) -> Self {
         let world = SimWorld::new(1);
         let disk = |(n, bytes): (u64, &u64)| {
@@ -73,6 +79,7 @@ impl Scene {
         };
         let disks = (0..).zip(bytes).map(disk).collect();
         let shelf = Shelf::strict(&world.env(), Stream::new(1, "shelf", 0), Vec::new());
+        shelf.precede_plans();
         let mut scene = Self { world, disks, shelf, device, running: None };
         scene.start();
         scene
@@ -113,6 +120,7 @@ impl Scene {
         let count = |count| self.world.counters().get(count);
         Used {
             reads: count(Count::DiskRead),
+            writes: count(Count::DiskWrite),
             bytes_written: self.disks.iter().map(|disk| disk.bytes_written()).sum(),
             flushes: count(Count::DiskFlush),
         }

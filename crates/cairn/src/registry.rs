@@ -33,7 +33,7 @@ null local: null
 linear graph: start size
 partition graph: start size
 stripe graph: chunk
-mirror graph: timeout speed spares scrub region clear_delay
+mirror graph: timeout speed spares scrub region clear_delay store
 mirror local: trust
 delay graph: time read write flush jitter
 limit graph: iops bytes read_iops read_bytes write_iops write_bytes burst
@@ -66,7 +66,7 @@ null bytes: null
 linear bytes: start size
 partition bytes: start size
 stripe bytes: chunk
-mirror behaviour: timeout speed spares scrub region clear_delay
+mirror behaviour: timeout speed spares scrub region clear_delay store
 mirror start: trust
 delay behaviour: time read write flush jitter
 limit behaviour: iops bytes read_iops read_bytes write_iops write_bytes burst

@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::{Applied, GraphView};
 use common::load::Load;
 use common::machine::{Name, is_root, noise, run};
-use common::{Dir, Serve, tool, until};
+use common::{Dir, STORE_BYTES, Serve, tool, until};
 
 /// Returns the spec of an encrypted mirror with two members, with further disks, devices and exports.
 fn spec(disks: &str, devices: &str, exports: &str) -> String {
@@ -84,7 +84,8 @@ fn clients_keep_working_during_every_live_change() {
 
     // The changed graph opens again from its labels, and needs none of the removed disks.
     assert_eq!(serve.stop().code, 0);
-    let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..63 << 20].to_vec();
+    let end = (63 << 20) - STORE_BYTES as usize;
+    let read = |name: &str| std::fs::read(dir.path(name)).unwrap()[1 << 20..end].to_vec();
     assert!(read("b.img") == read("c.img"), "the copies differ");
     let refused = dir.cairn(&["serve", "home.toml", "--dry-run"]);
     assert_eq!(refused.code, 5, "{refused:?}");
@@ -434,9 +435,10 @@ fn resize_of_labelled_members_grows_mirror_under_load() {
     let size = || -> u64 {
         tool(&dir, "nbdinfo", &["--size", &uri]).out.trim().parse().expect("a number")
     };
-    std::fs::write(dir.path("image"), noise(62 << 20, 3)).unwrap();
+    let (small, large) = ((62 << 20) - STORE_BYTES, (94 << 20) - STORE_BYTES);
+    std::fs::write(dir.path("image"), noise(small as usize, 3)).unwrap();
     assert_eq!(tool(&dir, "nbdcopy", &["image", &uri]).code, 0);
-    assert_eq!(size(), 62 << 20);
+    assert_eq!(size(), small);
     let ran = dir.cairn(&["device", "resize", "a", "64M"]);
     assert!(ran.code == 2 && ran.err.contains("grows by 1 MiB at least"), "{ran:?}");
 
@@ -455,9 +457,9 @@ fn resize_of_labelled_members_grows_mirror_under_load() {
         "{would:?}"
     );
     dir.text(&["device", "resize", "a", "96M"]);
-    assert_eq!(size(), 62 << 20, "a mirror is as large as its smallest member");
+    assert_eq!(size(), small, "a mirror is as large as its smallest member");
     dir.text(&["device", "resize", "b", "96M"]);
-    assert_eq!(size(), 94 << 20);
+    assert_eq!(size(), large);
     load.end();
     in_sync(&dir);
     let write = ["-f", "raw", &uri, "-c", "write -P 7 80M 1M", "-c", "flush"];
@@ -469,11 +471,11 @@ fn resize_of_labelled_members_grows_mirror_under_load() {
     // The labels hold the new size.
     let serve = dir.import(&["home", "--key", "safe=file:key"]);
     let uri = serve.uri().to_owned();
-    assert_eq!(tool(&dir, "nbdinfo", &["--size", &uri]).out.trim(), (94 << 20).to_string());
+    assert_eq!(tool(&dir, "nbdinfo", &["--size", &uri]).out.trim(), large.to_string());
     assert_eq!(tool(&dir, "qemu-io", &["-f", "raw", &uri, "-c", "read -P 7 80M 1M"]).code, 0);
     assert_eq!(tool(&dir, "nbdcopy", &[&uri, "read"]).code, 0);
     let read = std::fs::read(dir.path("read")).unwrap();
-    assert!(read[..32 << 20] == noise(62 << 20, 3)[..32 << 20], "what was there is there");
+    assert!(read[..32 << 20] == noise(small as usize, 3)[..32 << 20], "what was there is there");
     assert_eq!(serve.stop().code, 0);
 }
 

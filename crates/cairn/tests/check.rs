@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::machine::{noise, relabel, run};
-use common::{Dir, until};
+use common::{Dir, STORE_BYTES, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,11 @@ fn spec(kind: &str) -> String {
 fn made(kind: &str) -> Dir {
     let dir = Dir::new();
     dir.write("home.toml", &spec(kind));
-    dir.serve(&["home.toml"]).stop().ok();
+    let serve = dir.serve(&["home.toml"]);
+    if kind == "mirror" {
+        until("the store is made", || dir.cairn(&["check"]).out.contains("maps in the store"));
+    }
+    serve.stop().ok();
     dir
 }
 
@@ -53,7 +57,7 @@ fn check_reports_sound_graph_without_writing() {
     let before = bytes(&dir);
     let text = dir.text(&["check"]);
     assert!(text.starts_with("home  change 1, 2 disks: sound\n"), "{text}");
-    assert!(text.contains("mirror: a in sync, b in sync; 0 of"), "{text}");
+    assert!(text.contains("mirror: a in sync, b in sync; maps in the store"), "{text}");
     assert!(dir.text(&["repair", "--yes"]).contains("no label to repair"));
     assert_eq!(dir.cairn(&["check", "other"]).code, 4);
     assert!(bytes(&dir) == before);
@@ -294,7 +298,7 @@ fn start_refuses_truncated_disk_that_was_extended_again() {
     let dir = Dir::new();
     dir.write("home.toml", &spec("mirror"));
     let serve = dir.serve(&["home.toml"]);
-    std::fs::write(dir.path("noise"), noise(14 << 20, 1)).unwrap();
+    std::fs::write(dir.path("noise"), noise((14 << 20) - STORE_BYTES as usize, 1)).unwrap();
     let fill = [&dir.path("noise").display().to_string(), serve.uri()];
     run("nbdcopy", &[&["--flush"], &fill[..]].concat());
     serve.stop().ok();
@@ -330,7 +334,7 @@ fn start_refuses_truncated_disk_that_was_extended_again() {
     assert!(bytes[..] == whole[MIB as usize..][..bytes.len()], "no zeros of the cut are read");
     until("it is copied", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
-    let data = (MIB as usize)..(15 << 20);
+    let data = MIB as usize..(15 * MIB - STORE_BYTES) as usize;
     assert!(std::fs::read(dir.path("a.img")).unwrap()[data.clone()] == whole[data]);
     // If only the label is lost, the operator may trust the bytes.
     damage(&dir, "a.img", 15 * MIB, MIB);
@@ -536,7 +540,8 @@ fn copies_overwritten_member(is_repaired: bool) {
     assert!(read.code == 0 && !read.out.contains("failed"), "{read:?}");
     until("it is copied", || dir.cairn(&["status"]).code == 0);
     serve.stop().ok();
-    let [a, b] = bytes(&dir).map(|bytes| bytes[MIB as usize..15 << 20].to_vec());
+    let end = (15 * MIB - STORE_BYTES) as usize;
+    let [a, b] = bytes(&dir).map(|bytes| bytes[MIB as usize..end].to_vec());
     assert!(a == b && a[..13 << 20].iter().all(|byte| *byte == 9));
 }
 

@@ -39,9 +39,9 @@ fn mirror_fails_and_resyncs_truncated_member() {
     let dir = Dir::new();
     dir.write("p.toml", PAIR);
     let serve = dir.serve(&["p.toml"]);
-    assert_eq!(io(&dir, &serve, "write -P 9 0 62M").code, 0);
+    assert_eq!(io(&dir, &serve, "write -P 9 0 61M").code, 0);
     cut(&dir, "b.img", 20 << 20);
-    assert_eq!(io(&dir, &serve, "write -P 9 61M 1M").code, 0);
+    assert_eq!(io(&dir, &serve, "write -P 9 60M 1M").code, 0);
     reads_are(&dir, &serve, "read -P 9 25M 30M");
     let status = dir.cairn(&["status"]);
     assert!(status.code == 10 && status.out.contains("truncated the file"), "{status:?}");

@@ -37,7 +37,8 @@ fn stacked(layers: usize, parts: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
     for layer in 0..layers {
-        let names: Vec<_> = (0..parts).map(|part| format!("p{layer}x{part}")).collect();
+        // A label has the partitions in the order of their names, from which their addresses follow.
+        let names: Vec<_> = (0..parts).map(|part| format!("p{layer}x{part:03}")).collect();
         for name in &names {
             let _ = writeln!(
                 text,
@@ -121,7 +122,8 @@ fn mirrored(layers: usize) -> String {
             let _ = writeln!(
                 text,
                 "{part}{layer} = {{ kind = \"partition\", on = \"{below}\", size = \"{}KiB\" }}",
-                64 << (layers - layer)
+                // The two have less than the layer below, which may have a store behind its data.
+                64 * 3_u64.pow((layers - layer) as u32)
             );
         }
         let _ =

@@ -10,14 +10,17 @@ use std::process::Stdio;
 
 use api::{Applied, DeviceStatus, EventLine, Status};
 use common::machine::{noise, run};
-use common::{Dir, Ran, Serve, tool, until};
+use common::{Dir, Ran, STORE_BYTES, Serve, tool, until};
 
 const MIB: usize = 1 << 20;
 
 /// Offset in bytes of the data on a labelled disk.
 const DATA: u64 = 1 << 20;
 
-/// Serves a mirror of two members that holds 8 MiB of random bytes, with an event program that records its arguments.
+/// Bytes of the mirror that [`served`] serves.
+const BYTES: usize = 8 * MIB - STORE_BYTES as usize;
+
+/// Serves a mirror of two members that is full of random bytes, with an event program that records its arguments.
 fn served() -> (Dir, Serve, Vec<u8>) {
     let dir = Dir::new();
     dir.write(
@@ -32,7 +35,7 @@ fn served() -> (Dir, Serve, Vec<u8>) {
     dir.write("told", told);
     fs::set_permissions(dir.path("told"), fs::Permissions::from_mode(0o755)).unwrap();
     let serve = dir.serve(&["home.toml"]);
-    let bytes = noise(8 * MIB, 1);
+    let bytes = noise(BYTES, 1);
     fs::write(dir.path("noise"), &bytes).unwrap();
     run("nbdcopy", &["--flush", &dir.path("noise").display().to_string(), serve.uri()]);
     (dir, serve, bytes)
@@ -49,7 +52,7 @@ fn pair(dir: &Dir) -> DeviceStatus {
 }
 
 fn data_of(dir: &Dir, disk: &str) -> Vec<u8> {
-    let mut bytes = vec![0; 8 * MIB];
+    let mut bytes = vec![0; BYTES];
     fs::File::open(dir.path(disk)).unwrap().read_exact_at(&mut bytes, DATA).unwrap();
     bytes
 }
@@ -127,7 +130,7 @@ fn scrub_reports_changed_bytes_and_repairs_by_trusted_member() {
     let (dir, serve, bytes) = served();
     in_sync(&dir);
     let disk = fs::OpenOptions::new().write(true).open(dir.path("a.img")).unwrap();
-    let wrong = [0, 3 * MIB as u64 + 17, 8 * MIB as u64 - 1];
+    let wrong = [0, 3 * MIB as u64 + 17, BYTES as u64 - 1];
     for at in wrong {
         disk.write_all_at(&[!bytes[at as usize]], DATA + at).unwrap();
     }
@@ -276,6 +279,7 @@ fn copy_of_sparse_member_is_sparse() {
     let allocated = |name: &str| fs::metadata(dir.path(name)).unwrap().blocks() * 512;
     assert!(allocated("c.img") < 12 << 20, "{} bytes", allocated("c.img"));
     let (a, c) = (fs::read(dir.path("a.img")).unwrap(), fs::read(dir.path("c.img")).unwrap());
-    let data = |bytes: &[u8]| bytes[DATA as usize..(1 << 30) - DATA as usize].to_vec();
+    let end = (1 << 30) - (DATA + STORE_BYTES) as usize;
+    let data = |bytes: &[u8]| bytes[DATA as usize..end].to_vec();
     assert!(data(&a) == data(&c), "the copy differs");
 }

@@ -17,6 +17,7 @@ const BLOCK: usize = 64 << 10;
 
 const A: &str = "a = { file = \"a.img\", size = \"64MiB\", create = true, label = true }";
 const B: &str = "b = { file = \"b.img\", size = \"64MiB\", create = true, label = true }";
+const C: &str = "c = { file = \"c.img\", size = \"64MiB\", create = true, label = true }";
 const SAFE: &str = "safe = { kind = \"crypt\", on = \"a\", key = \"file:key\", \
                     kdf_memory = \"1MiB\", kdf_passes = 1 }";
 
@@ -175,6 +176,30 @@ fn migration_moves_volume_to_other_disk() {
     assert_eq!(serve.stop().code, 0);
     std::fs::remove_file(dir.path("a.img")).unwrap();
     let serve = dir.serve(&["other.toml"]);
+    known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+}
+
+/// With a store behind its data, the mirror would be too small for the bytes of the disk.
+#[test]
+fn migration_moves_volume_to_new_mirror_without_store() {
+    let dir = dir();
+    let disks = format!("{B}\n{C}");
+    let spec = |more: &str| {
+        let mirror = format!("pair = {{ kind = \"mirror\", on = [\"b\", \"c\"]{more} }}");
+        spec(&disks, &mirror, "pair")
+    };
+    dir.write("small.toml", &spec(""));
+    dir.write("pair.toml", &spec(", store = false"));
+    let serve = dir.serve(&["plain.toml"]);
+    let known = Known::fill(&dir, serve.uri());
+    let refused = dir.cairn(&["apply", "small.toml", "--move"]);
+    assert!(refused.code == 3 && refused.err.contains("store = false"), "{refused:?}");
+    dir.text(&["apply", "pair.toml", "--move", "--wait"]);
+    until_moved(&dir);
+    known.check(&dir, serve.uri());
+    assert_eq!(serve.stop().code, 0);
+    let serve = dir.import(&["home"]);
     known.check(&dir, serve.uri());
     assert_eq!(serve.stop().code, 0);
 }

@@ -1,10 +1,13 @@
-//! Devices with persistent objects under `cairn serve`: growth of the disks below, and insertion under a volume in use.
+//! Devices with persistent objects under `cairn serve`: growth of the disks below, insertion under a volume in use, and the
+//! check of a mirror's store.
 #![allow(clippy::disallowed_methods, reason = "tests look at the world from outside")]
 
 mod common;
 
+use std::os::unix::fs::FileExt;
+
 use api::{DeviceStatus, Status};
-use common::{Dir, io, tool};
+use common::{Dir, STORE_BYTES, io, tool, until};
 
 fn spec(disks: &[(&str, &str)], devices: &str, top: &str) -> String {
     let disk = |(name, size): &(&str, &str)| {
@@ -172,4 +175,55 @@ fn start_refuses_disks_that_do_not_fit_device_with_objects() {
     let apart = "w = { kind = \"wear\", on = [\"a\", \"b\"], meta = \"b\" }";
     refused(&[("a", "16MiB"), ("b", "8MiB")], apart, 2, "with its metadata before the data");
     assert!(data() == used, "a refused start changed the data of the disk");
+}
+
+/// Serves a mirror until its labels name its store, and stops it.
+fn mirror_with_store(dir: &Dir) {
+    let serve = dir.serve(&["g.toml"]);
+    io(dir, serve.uri(), &["write -P 0x11 1M 1M", "flush"]);
+    until("the store is made", || dir.cairn(&["check"]).out.contains("maps in the store"));
+    until("the members are in sync", || dir.cairn(&["status"]).code == 0);
+    assert_eq!(serve.stop().code, 0);
+    assert!(dir.text(&["check"]).contains("maps in the store"));
+}
+
+/// Overwrites the room of the store at the end of the data on these disks of 16 MiB. Returns what the check reports.
+fn check_damaged(dir: &Dir, disks: &[&str]) -> String {
+    for disk in disks {
+        let path = dir.path(&format!("{disk}.img"));
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.write_all_at(&vec![0xee; STORE_BYTES as usize], (15 << 20) - STORE_BYTES).unwrap();
+    }
+    let read = || ["a.img", "b.img"].map(|disk| std::fs::read(dir.path(disk)).unwrap());
+    let before = read();
+    let checked = dir.cairn(&["check"]);
+    assert!(checked.code == 10 && before == read(), "{checked:?}");
+    checked.out
+}
+
+#[test]
+fn check_reports_damaged_store_of_mirror_until_next_start_makes_new_store() {
+    let (dir, disks) = (Dir::new(), [("a", "16MiB"), ("b", "16MiB")]);
+    dir.write("g.toml", &spec(&disks, "m = { kind = \"mirror\", on = [\"a\", \"b\"] }", "m"));
+    mirror_with_store(&dir);
+    let found = check_damaged(&dir, &["b"]);
+    for words in ["the store of the bitmaps on b is lost", "the next start makes a new store"] {
+        assert!(found.contains(words), "{found}");
+    }
+    mirror_with_store(&dir);
+    let found = check_damaged(&dir, &["a", "b"]);
+    let words = "the store of the bitmaps cannot be read, so the next start copies members";
+    assert!(found.contains(words), "{found}");
+    mirror_with_store(&dir);
+}
+
+#[test]
+fn check_of_mirror_without_store_finds_nothing() {
+    let (dir, disks) = (Dir::new(), [("a", "16MiB"), ("b", "16MiB")]);
+    let mirror = "m = { kind = \"mirror\", on = [\"a\", \"b\"], store = false }";
+    dir.write("g.toml", &spec(&disks, mirror, "m"));
+    let serve = dir.serve(&["g.toml"]);
+    assert_eq!(size(&dir, serve.uri()), 14 << 20);
+    assert_eq!(serve.stop().code, 0);
+    assert!(dir.text(&["check"]).contains("regions dirty"));
 }

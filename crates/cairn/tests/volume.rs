@@ -13,13 +13,13 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
 use common::memory::{find, holds, memory};
-use common::{Dir, Ran, Serve, tool, until};
+use common::{Dir, Ran, STORE_BYTES, Serve, tool, until};
 use kinds::crypt::slots::KeySlots as KeySlotsOnDisk;
 use meta::Label;
 
 const MIB: usize = 1 << 20;
-/// The byte range of the data on a disk of 16 MiB, between the labels at both ends.
-const DATA: std::ops::Range<usize> = MIB..15 * MIB;
+/// The byte range of the mirror's data on a disk of 16 MiB: between the labels at both ends, without the store.
+const DATA: std::ops::Range<usize> = MIB..15 * MIB - STORE_BYTES as usize;
 
 /// The spec of a crypt device over a mirror on two labelled disks of 16 MiB.
 const SPEC: &str = r#"

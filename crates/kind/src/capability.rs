@@ -1,5 +1,8 @@
 //! Facts about a kind that other code uses instead of the name of the kind, which is only for people.
 
+use block::control::Verb as _;
+use block::control::state::Check;
+
 use crate::{
     DeviceConfig, DevicePlan, Effect, Kind, Lowers, Maker, OptionSpec, Plan, Scope, ValueType,
 };
@@ -55,9 +58,14 @@ impl Kind {
         }
     }
 
-    /// Whether devices of the kind have objects on the disks beneath them, which [`block::control::state::Check`] checks.
+    /// Whether devices of the kind have objects on the disks beneath them, which [`Check`] checks.
     pub fn keeps_objects(&self) -> bool {
         self.capabilities.keeps_objects || matches!(self.maker, Maker::Stored(_))
+    }
+
+    /// Whether devices of the kind answer [`Check`]: they have state on the disks beneath them besides that in labels.
+    pub fn answers_check(&self) -> bool {
+        self.keeps_objects() || self.verbs.iter().any(|verb| verb.name == Check::INFO.name)
     }
 
     /// Returns the option of the kind that names the source of a device's secret, if it has one.

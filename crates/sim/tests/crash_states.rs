@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::control::Nothing;
 use block::control::job::Wait;
@@ -217,6 +218,7 @@ fn graph_first_start_can_be_repeated_after_power_cut() {
         disks: vec![disk(DATA_BYTES, NS_MAX); 2],
         specs,
         again: 0,
+        running: Duration::ZERO,
     };
     let script = async |script: Script| {
         script.write(0, PIECE as u64, FLUSHED).await;

@@ -73,6 +73,7 @@ impl<'s> Bench<'s> {
         let members: Vec<_> = numbered.map(|(n, spec)| member(&world, n, *spec, &draw)).collect();
         let watches = members.iter().map(|member| member.watch.clone()).collect();
         let shelf = Shelf::strict(&world.env(), Stream::new(seed, "labels", 0), watches);
+        shelf.precede_plans();
         let mut bench = Self {
             world,
             members,

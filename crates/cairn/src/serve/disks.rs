@@ -69,7 +69,9 @@ impl Serving {
         let below = node.lowers.iter().filter_map(|lower| now.graph.member(&nodes[*lower].name));
         // A label takes the same number of bytes at both ends of a disk.
         let label_bytes = 2 * below.map(Member::label_bytes).max().unwrap_or(0);
-        let needed = node.info.data_bytes() + label_bytes;
+        // A member of a mirror may have room behind the bytes of the mirror.
+        let members = node.lowers.iter().map(|lower| nodes[*lower].info.data_bytes());
+        let needed = members.min().unwrap_or_else(|| node.info.data_bytes()) + label_bytes;
         let label = if label_bytes > 0 { " with the label" } else { "" };
         let Some(has) = size_of(&request.directory.join(path)).filter(|has| *has < needed) else {
             return failure;

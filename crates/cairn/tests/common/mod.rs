@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// The longest time that a test waits for an event: longer than any of these waits takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Bytes of the room that each new member of a mirror has behind the data, for members of at most 32 GiB.
+pub const STORE_BYTES: u64 = 336 << 10;
+
 /// A temporary directory, removed after the test, with a runtime directory for sockets in it. Its path is short,
 /// because the path of a socket must be.
 pub struct Dir(pub PathBuf);

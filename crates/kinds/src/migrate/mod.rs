@@ -82,7 +82,11 @@ fn plan(given: &DeviceConfig) -> Plan<DevicePlan> {
     let mut fault = |words: String| faults.push(Fault::new("on", words));
     if to.info.size < from.info.size {
         let (has, needs) = (format_exact(to.info.size), format_exact(from.info.size));
-        fault(format!("target {:?} has {has}, but source {:?} needs {needs}", to.name, from.name));
+        fault(format!(
+            "target {:?} has {has}, but source {:?} needs {needs}. Next: a larger target; a new \
+             mirror with store = false has all bytes of its members",
+            to.name, from.name
+        ));
     }
     if !to.labelled {
         fault(format!(

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use block::control::copies::{Changed, Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
+use block::control::state::Check;
 use block::control::{Cause, Command, Nothing, Reply, Resolved, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
@@ -23,6 +24,7 @@ use meta::regions::Writing;
 
 use super::MEMBERS_MAX;
 use super::member::Member;
+use super::reader::Reader;
 use super::record::Content;
 use super::regions::{Bitmap, Regions};
 use super::scrub::Scrubbing;
@@ -53,6 +55,8 @@ pub struct Inner {
     zero_to_discard: bool,
     flush_fault: FlushFault,
     pub(super) writer: Option<SuperblockWriter>,
+    /// The store that the labels name, if the mirror is read-only.
+    pub(super) stored: Option<Reader>,
     /// Division of the mirror into the regions of its bitmaps.
     pub(super) regions: Regions,
     /// Throttle for the bytes that resync and scrub copy or read.
@@ -97,14 +101,16 @@ pub struct Parts {
     pub verification: Verification,
     /// The members, each with its state at the opening, the regions that it misses, and its bytes.
     pub members: Vec<(Lower, (State, Bitmap, Content))>,
+    /// The store that the labels name, if the mirror is read-only.
+    pub stored: Option<Reader>,
     /// Writer of the mirror's state to labels; `None` on raw disks, and for a read-only mirror.
     pub writer: Option<SuperblockWriter>,
 }
 
 impl Mirror {
     pub fn new(info: Info, parts: Parts) -> Self {
-        let Parts { name, env, timeout, regions, speed, scrubbing, verification, members, writer } =
-            parts;
+        let Parts { name, env, timeout, regions, speed, scrubbing, .. } = parts;
+        let Parts { verification, members, stored, writer, .. } = parts;
         let zeroes = |info: &Info| info.discard && info.discard_zeroes;
         let zero_to_discard = !members.iter().all(|(lower, ..)| zeroes(lower.info()));
         let numbers: Vec<_> =
@@ -129,6 +135,7 @@ impl Mirror {
             zero_to_discard,
             flush_fault: FlushFault::default(),
             writer,
+            stored,
         });
         if let Some(writer) = &inner.writer {
             writer.maps.begin(&inner.env, inner.me.clone());
@@ -717,6 +724,10 @@ impl Device for Mirror {
         }
         if command.is::<Changed>() {
             return inner.changed();
+        }
+        if command.is::<Check>() {
+            let inner = inner.clone();
+            return Box::pin(async move { inner.check().await.map(Reply::of::<Check>) });
         }
         if let Some(verdict) = command.args::<Verified>() {
             let (inner, verdict) = (inner.clone(), *verdict);

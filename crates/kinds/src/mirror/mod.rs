@@ -11,7 +11,8 @@
 //! | `superblock_writer.rs` | writing the state to the labels while the mirror runs |
 //! | `maps.rs` | the maps of a running mirror, in labels or in its store |
 //! | `credit.rs` | the limit of label writes that clear dirty regions |
-//! | `store.rs`, `room.rs`, `replica.rs` | the store; its room on the members; its access to them |
+//! | `store.rs`, `reader.rs` | the store; its maps at the opening, and its check |
+//! | `room.rs`, `replica.rs` | the room of the store on the members; its access to them |
 //! | `holes.rs` | the parts of a resync that read as zeros |
 //! | `resync.rs` | resync of stale members, and rewriting unreadable ranges |
 //! | `scrub.rs` | reading all copies, and reporting or repairing differences |
@@ -33,6 +34,7 @@ mod maps;
 mod member;
 pub mod opening;
 mod parts;
+mod reader;
 pub mod record;
 pub mod regions;
 mod replica;
@@ -62,6 +64,7 @@ use std::time::Duration;
 
 use block::control::copies::{Changed, Pending, Scrub, Verified, Wrong};
 use block::control::member::{Fail, Resync};
+use block::control::state::Check;
 use block::control::{Verb as _, VerbInfo};
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
@@ -78,9 +81,10 @@ use device::{Mirror, Parts};
 use maps::Maps;
 use meta::vault::page::PAGE_BYTES;
 use opening::{Members, Replicas};
+use reader::Reader;
 use record::{Content, MemberState, Record};
 use regions::{Bitmap, REGION_BYTES_MAX, REGION_BYTES_MIN, REGION_BYTES_USUAL, Regions};
-use room::{MEMBER_BYTES_MIN, StoreSizes};
+use room::{MEMBER_BYTES_MIN, REGION_BYTES_MOST, StoreSizes};
 use scrub::Scrubbing;
 pub use scrub::{Repair, Scrubbed};
 use store::StoredMaps;
@@ -96,6 +100,7 @@ const VERBS: &[&VerbInfo] = &[
     Pending::INFO,
     Changed::INFO,
     Verified::INFO,
+    Check::INFO,
 ];
 
 /// The kind `mirror`: a device that keeps the same bytes on several members.
@@ -294,6 +299,12 @@ fn regions(given: &DeviceConfig, info: &Info) -> Result<Regions, String> {
              members needs at least {least}"
         ));
     }
+    if has_room && bytes > REGION_BYTES_MOST {
+        return Err(format!(
+            "a region of {bytes} bytes is too large; a mirror with a store of its bitmaps has regions \
+             of at most {REGION_BYTES_MOST}. Next: a smaller region; or store = false for a new mirror"
+        ));
+    }
     if has_room { sizes(given).division(size, bytes) } else { Regions::new(size, bytes) }
 }
 
@@ -335,6 +346,7 @@ struct Opened {
     missing: Vec<Bitmap>,
     content: Vec<Content>,
     scrubbed: Scrubbed,
+    stored: Option<Reader>,
     writer: Option<SuperblockWriter>,
 }
 
@@ -353,9 +365,10 @@ async fn open(
         true => from_labels(given, env, &lowers, &kept, regions).await?,
         false => of_raw(given, regions),
     };
-    let Opened { mut states, missing, content, scrubbed, writer } = opened;
-    // A mirror that cannot write keeps no state and copies no member.
+    let Opened { mut states, missing, content, scrubbed, stored, writer } = opened;
+    // A mirror that cannot write keeps no state and copies no member. Any other makes a new store over this one.
     let writer = writer.filter(|_| !info.read_only);
+    let stored = stored.filter(|_| info.read_only);
     let present = |port: usize| !labelled || kept.found(port).present;
     let closed = |port: usize| kept.found(port).closed.as_ref();
     if !info.read_only {
@@ -371,8 +384,18 @@ async fn open(
     let speed = given.size(&SPEED);
     let scrubbing = Scrubbing::new(given.duration(&SCRUB), scrubbed);
     let verification = Verification::new(around);
-    let making =
-        Parts { name, env, timeout, regions, speed, scrubbing, verification, members, writer };
+    let making = Parts {
+        name,
+        env,
+        timeout,
+        regions,
+        speed,
+        scrubbing,
+        verification,
+        members,
+        stored,
+        writer,
+    };
     let mirror = Mirror::new(info, making);
     let inner = &mirror.inner;
     inner.hear_of_failures();
@@ -411,8 +434,10 @@ async fn from_labels(
 ) -> Result<Opened> {
     let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
     let mut members = members(given, found, kept.may_degrade(), regions);
-    if let Some(replicas) = members.replicas()?.filter(|_| !seeded::on(Bug::StoreUnread)) {
-        members.stored = Some(stored(given, env, lowers, replicas).await);
+    let replicas = members.replicas()?.filter(|_| !seeded::on(Bug::StoreUnread));
+    let stored = replicas.map(|replicas| reader(given, env, lowers, replicas));
+    if let Some(stored) = &stored {
+        members.stored = Some(maps_of(given, stored).await);
     }
     let decision = members.decide()?;
     let state = |state: &MemberState| match state {
@@ -434,17 +459,13 @@ async fn from_labels(
         missing: decision.missing.clone(),
         content: decision.content.clone(),
         scrubbed: decision.scrubbed,
+        stored,
         writer: Some(writer),
     })
 }
 
-/// Reads the maps of a mirror from its store. If they cannot be read, returns maps with all regions.
-async fn stored(
-    given: &DeviceConfig,
-    env: &Env,
-    lowers: &[Lower],
-    replicas: Replicas,
-) -> StoredMaps {
+/// Returns the reader of the store that the labels name.
+fn reader(given: &DeviceConfig, env: &Env, lowers: &[Lower], replicas: Replicas) -> Reader {
     let Replicas { store, names, lowers: sizes, counting, others } = replicas;
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     let deadline = Deadline::new(env, timeout);
@@ -452,19 +473,23 @@ async fn stored(
         let room = room::range(sizes[copy]);
         replica::lower(&lowers[port], copy, room, &deadline, Rc::new(replica::Reader))
     };
-    let parts = counting.iter().enumerate();
-    let parts = parts.map(|(copy, port)| port.map(|port| part(copy, port))).collect();
+    let lowers = counting.iter().enumerate();
+    let lowers = lowers.map(|(copy, port)| port.map(|port| part(copy, port))).collect();
     let others = others.iter().map(|(copy, port)| (*copy, part(*copy, *port))).collect();
-    let found = store::read(env, store.vault, parts, others, store.regions, &names).await;
-    found.unwrap_or_else(|error| {
-        env.emit(Event {
+    Reader { env: env.clone(), vault: store.vault, regions: store.regions, names, lowers, others }
+}
+
+/// Reads the maps of a mirror from its store. If they cannot be read, returns maps with all regions.
+async fn maps_of(given: &DeviceConfig, stored: &Reader) -> StoredMaps {
+    stored.maps().await.unwrap_or_else(|error| {
+        stored.env.emit(Event {
             what: What::DeviceError,
             device: given.name.clone(),
             member: None,
             words: format!("the maps in the store are lost, so members are copied: {error}"),
         });
-        let (regions, all) = (store.regions, Bitmap::all(store.regions.count()));
-        let missing = names.into_iter().map(|name| (name, all.clone())).collect();
+        let (regions, all) = (stored.regions, Bitmap::all(stored.regions.count()));
+        let missing = stored.names.iter().map(|name| (name.clone(), all.clone())).collect();
         StoredMaps { regions, active: all, missing, newest: Vec::new() }
     })
 }
@@ -528,5 +553,6 @@ fn of_raw(given: &DeviceConfig, regions: Regions) -> Opened {
     });
     let missing = missing.collect();
     let content = vec![Content::Stale; states.len()];
-    Opened { states, missing, content, scrubbed: Scrubbed::default(), writer: None }
+    let scrubbed = Scrubbed::default();
+    Opened { states, missing, content, scrubbed, stored: None, writer: None }
 }

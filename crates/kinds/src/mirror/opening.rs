@@ -160,6 +160,10 @@ impl Members<'_> {
             for n in self.divided(newest, &records, &mut states, &mut missing) {
                 content[n] = Content::Divided;
             }
+        } else {
+            // The trusted member may have writes that a divided member lacks.
+            let divided = content.iter_mut().filter(|it| **it == Content::Divided);
+            divided.for_each(|it| *it = Content::Stale);
         }
         self.take_the_word(word, &mut states, &mut missing);
         let in_sync = states.iter().zip(&mut missing);

@@ -262,6 +262,20 @@ fn mirror_opening_rejects_trusted_stale_member_after_failed_flush() {
     assert_eq!(case.decide(), Ok(vec![IN, STALE]));
 }
 
+/// The trusted member may have writes of its own that the divided one lacks.
+#[test]
+fn mirror_opening_counts_no_member_as_divided_after_trust() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let mut newest = record(now, true, &[("a", IN, before, now), ("b", STALE, before, now)]);
+    newest.members[1].content = Content::Divided;
+    let mut case = Case::new(vec![found(Some(&newest)), found(Some(&newest))]);
+    assert_eq!(case.decision().unwrap().content, [Content::Stale, Content::Divided]);
+    newest.flush_failed = true;
+    case.found = vec![found(Some(&newest)), found(Some(&newest))];
+    case.trust = Some(0);
+    assert_eq!(case.decision().unwrap().content, [Content::Stale; 2]);
+}
+
 #[test]
 fn mirror_opening_refuses_trust_while_in_sync_member_is_absent() {
     let away = Found { present: false, ..found(None) };

@@ -64,13 +64,13 @@ impl StoreSizes {
         size.div_ceil(self.capacity()).next_power_of_two().max(REGION_BYTES_MIN)
     }
 
-    /// Returns the division of a mirror of `size` bytes into regions of `region_bytes` bytes, as far as the store permits.
+    /// Returns the division of a mirror of `size` bytes into regions of `region_bytes` bytes, or larger ones if the store
+    /// has too few bits.
     ///
     /// # Errors
     /// As [`Regions::new`].
     pub fn division(self, size: u64, region_bytes: u64) -> Result<Regions, String> {
-        let bytes = region_bytes.max(self.smallest_region(size)).min(REGION_BYTES_MOST);
-        Regions::new(size, bytes)
+        Regions::new(size, region_bytes.max(self.smallest_region(size)))
     }
 }
 

@@ -4,12 +4,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use block::env::LocalFuture;
 use block::seeded::{self, Bug};
-use block::{Env, Error, Lower, Result, bail, error};
+use block::{Env, Lower, Result, error};
 use meta::Uuid;
 use meta::regions::parts;
-use meta::vault::{self, CopyOwner, CopyState, Options, Shape, Spec, Vault};
+use meta::vault::{self, CopyOwner, CopyState, Findings, Options, Shape, Spec, Vault};
 
 use super::MEMBERS_MAX;
 use super::regions::{Bitmap, Regions};
@@ -18,9 +17,11 @@ use super::room::{StoreSizes, cache_bytes};
 /// Owner of the objects of the store.
 const OWNER: &str = "mirror";
 
-/// Roles of the objects: the bitmap of dirty regions, and the bitmaps of the regions that each member misses, in order.
-const DIRTY: u32 = 0;
-const MISSING: u32 = 1;
+/// Role of the bitmap of dirty regions.
+pub const DIRTY: u32 = 0;
+
+/// Role of the bitmap with the regions that each member misses, in the order of the members.
+pub const MISSING: u32 = 1;
 
 /// Number of objects for which the store has room.
 const OBJECTS: u32 = 2;
@@ -48,83 +49,20 @@ pub struct StoredMaps {
     pub newest: Vec<(String, Option<u64>)>,
 }
 
-/// The copies of a store that count at the opening of a mirror.
-struct Counting(u32);
-
-impl CopyOwner for Counting {
-    fn counts(&self, copy: usize) -> bool {
-        self.0 >> copy & 1 == 1
-    }
-
-    fn leave(&self, _: usize, _: Option<Error>) -> LocalFuture<Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
 /// Returns the options with which a store is opened.
-fn options(vault: Uuid, read_only: bool) -> Options {
+pub fn options(vault: Uuid, read_only: bool) -> Options {
     let vault = Some(vault);
     Options { cache_bytes: cache_bytes(), read_only, may_degrade: true, vault, bytes: None }
 }
 
-/// Reads the maps of the store `vault`. Its copy n is in `lowers[n]` if it counts; `others` are copies that do not count, of
-/// members that took writes. Writes nothing. The bitmaps are for a mirror with `regions`; `names` are the names of its members.
+/// Returns the object with the role `role` of a store.
 ///
 /// # Errors
-/// Errors of the vault; `Corrupt` if it has no maps for these regions.
-pub async fn read(
-    env: &Env,
-    vault: Uuid,
-    lowers: Vec<Option<Lower>>,
-    others: Vec<(usize, Lower)>,
-    regions: Regions,
-    names: &[String],
-) -> Result<StoredMaps> {
-    let counting = lowers.iter().enumerate().filter(|(_, lower)| lower.is_some());
-    let counting: Vec<usize> = counting.map(|(copy, _)| copy).collect();
-    let owner = Rc::new(Counting(counting.iter().fold(0, |all, copy| all | 1 << copy)));
-    let vault = Vault::open_owned(env, lowers, owner, &options(vault, true)).await?;
-    // A copy that cannot be read proves nothing.
-    let is_read = |copy: &usize| vault.copy_state(*copy).0 == CopyState::Current;
-    let read = counting.into_iter().filter(is_read);
-    let mut newest: Vec<_> = read.map(|copy| (copy, vault.newest_record(copy))).collect();
-    for (copy, lower) in others {
-        let found = vault::newest_record(env, &lower, vault.uuid()).await.unwrap_or_default();
-        newest.extend(found.map(|record| (copy, record)));
-    }
-    let is_whole = |record: &u64| *record >= vault.found_flushed();
-    let newest = newest.into_iter();
-    let newest = newest.map(|(copy, record)| (names[copy].clone(), Some(record).filter(is_whole)));
-    let newest = newest.collect();
-    let dirty = find(&vault, DIRTY)?;
-    let (missing, count) = (find(&vault, MISSING)?, regions.count() as u64);
-    let capacity = dirty.bits()?;
-    if capacity < count || missing.bits()? < capacity * names.len() as u64 {
-        bail!(Corrupt, "the store has bits for {capacity} regions; the mirror has {count}");
-    }
-    let mut maps = Vec::new();
-    for (n, name) in names.iter().enumerate() {
-        maps.push((name.clone(), bits(&missing, n as u64 * capacity, regions.count()).await?));
-    }
-    let active = bits(&dirty, 0, regions.count()).await?;
-    Ok(StoredMaps { regions, active, missing: maps, newest })
-}
-
-fn find(vault: &Vault, role: u32) -> Result<vault::Bitmap> {
+/// `Corrupt` if the store has no such object.
+pub fn find(vault: &Vault, role: u32) -> Result<vault::Bitmap> {
     let id = vault.find(OWNER, role);
     let id = id.ok_or_else(|| error!(Corrupt, "the mirror's store has no object {role}"))?;
     Ok(vault::Bitmap::new(vault, id))
-}
-
-/// Reads the bits of `count` regions from bit `first` on.
-async fn bits(bitmap: &vault::Bitmap, first: u64, count: usize) -> Result<Bitmap> {
-    let (mut map, end) = (Bitmap::none(count), first + count as u64);
-    let mut from = first;
-    while let Some((start, run)) = bitmap.find_set(from).await?.filter(|(start, _)| *start < end) {
-        from = start + run;
-        (start..from.min(end)).for_each(|bit| map.insert((bit - first) as usize));
-    }
-    Ok(map)
 }
 
 impl Store {
@@ -231,7 +169,8 @@ impl Store {
         self.vault.copy_state(port).0 == CopyState::Current
     }
 
-    /// Leaves the copy of member `port` behind. The labels record already that the member is not in sync.
+    /// Leaves the copy of member `port` behind, with the error `Stopped`. The labels record already that the member is not in
+    /// sync.
     pub fn leave(&self, port: usize) {
         self.vault.leave(port, &error!(Stopped, "the member is not in sync"));
     }
@@ -242,6 +181,14 @@ impl Store {
     /// As [`Vault::rejoin`].
     pub async fn rejoin(&self, port: usize) -> Result<()> {
         self.vault.rejoin(port).await
+    }
+
+    /// Checks all pages of the store, on each current copy.
+    ///
+    /// # Errors
+    /// As [`Vault::check`].
+    pub async fn check(&self) -> Result<Findings> {
+        self.vault.check().await
     }
 
     /// Whether the store takes no changes any more.

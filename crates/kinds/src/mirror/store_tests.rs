@@ -80,6 +80,44 @@ fn mirror_without_new_disks_keeps_maps_in_labels() {
     assert_eq!(pair.size(), 8 * MIB);
 }
 
+/// Returns a state of version 4, as mirrors wrote it before they had stores: of a mirror of 8 MiB with two members in sync and
+/// regions of 64 KiB, of which region 2 is dirty.
+fn state_of_version_4(names: &[String]) -> Vec<u8> {
+    let mut bytes = vec![0; 64 + 2 * 104 + 16];
+    (bytes[0], bytes[4], bytes[6], bytes[8], bytes[16]) = (4, 2, 1, 9, 5);
+    (bytes[26], bytes[34]) = (0x80, 1);
+    bytes[48..56].fill(0xff);
+    for (n, name) in names.iter().enumerate() {
+        let at = 64 + 104 * n;
+        bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
+        (bytes[at + 64], bytes[at + 72], bytes[at + 80]) = (1, 9, 5);
+        (bytes[at + 88], bytes[at + 96]) = (9, 5);
+    }
+    bytes[64 + 2 * 104] = 0b100;
+    bytes
+}
+
+#[test]
+fn mirror_with_state_of_version_4_keeps_its_size_and_maps_in_labels() {
+    let mut pair = Pair::labelled(8 * MIB, &options());
+    let state = state_of_version_4(&pair.running().names);
+    pair.cut(&[CutPolicy::KeepAll]);
+    let shelf = pair.shelf.as_ref().unwrap();
+    shelf.precede_plans();
+    shelf.put(Some(state));
+    pair.start();
+    assert_eq!((pair.size(), pair.to_copy()), (8 * MIB, 64 * KIB));
+    // The last block is where a store would be.
+    pair.write(8 * MIB - 4096, 7);
+    pair.until(|second| second.state == MemberState::InSync);
+    pair.power_cut();
+    assert_eq!((pair.size(), pair.to_copy()), (8 * MIB, 64 * KIB));
+    pair.until(|second| second.state == MemberState::InSync);
+    assert!(record(&pair).unwrap().room.is_none());
+    assert!(pair.is_alike());
+    assert_eq!(pair.read(8 * MIB - 4096), 7);
+}
+
 #[test]
 fn resync_copies_dirty_regions_of_store_after_power_cut() {
     let mut pair = pair();
@@ -132,6 +170,19 @@ fn member_comes_in_sync_after_its_replica_of_store() {
     assert_eq!(current_on(&pair, 0), 0b01);
     pair.resync();
     pair.until(|second| second.state == MemberState::InSync);
+    assert_eq!([current_on(&pair, 0), current_on(&pair, 1)], [0b11; 2]);
+}
+
+/// The store records that it has left the replica behind only when the member is being copied again.
+#[test]
+fn member_that_missed_no_write_comes_in_sync_after_its_replica() {
+    let pair = pair();
+    pair.fail();
+    pair.pass(Duration::from_millis(1));
+    assert_eq!(current_on(&pair, 0), 0b11);
+    pair.resync();
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(pair.second().state, MemberState::InSync);
     assert_eq!([current_on(&pair, 0), current_on(&pair, 1)], [0b11; 2]);
 }
 

@@ -6,7 +6,9 @@ use kind::Value;
 use sim::{Assembly, PartId};
 use testkit::Subject;
 
-use crate::tests::subjects::{labelled, over, size, slots};
+use super::room::MEMBER_BYTES_MIN;
+use crate::REGISTRY;
+use crate::tests::subjects::{SIZE, labelled, over, size, slots};
 
 pub fn subjects() -> Vec<Subject> {
     let mirror = |options: &[(&'static str, Value)]| {
@@ -28,6 +30,15 @@ pub fn subjects() -> Vec<Subject> {
     ];
     let mut subjects = vec![trusting.with_copies(1)];
     subjects.extend(copies.map(|subject| labelled(subject).with_copies(1)));
+    // Clients see the last bytes before the store, and few, so that their requests overlap.
+    let last = move |graph: &mut Assembly, on: &[PartId]| {
+        let mirror = graph.add("mirror", &small, on)?;
+        assert!(graph.info(mirror).size < MEMBER_BYTES_MIN, "the store has room");
+        let start = graph.info(mirror).size - SIZE;
+        graph.add("partition", &[size("start", start), size("size", SIZE)], &[mirror])
+    };
+    let stored = Subject::new("a mirror with a store", REGISTRY, 2, MEMBER_BYTES_MIN, last);
+    subjects.push(labelled(stored).with_redundancy(1));
     subjects.push(
         labelled(over("a mirror of crypts", 2, |graph, on| {
             let safes =

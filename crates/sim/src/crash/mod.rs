@@ -7,6 +7,7 @@ mod states;
 use std::rc::Rc;
 use std::time::Duration;
 
+use block::control::Verb;
 use block::{ByteRange, Env, Op, Report, Result};
 use graph::live::{RunningGraph, Unchanged};
 use kind::Registry;
@@ -27,6 +28,8 @@ pub struct Setup {
     pub specs: Vec<String>,
     /// Whether starts after a crash are crashed too: that of each so many-th state, 0 for none.
     pub again: usize,
+    /// Simulated time after such a start in which it may still crash.
+    pub running: Duration,
 }
 
 impl Setup {
@@ -34,7 +37,13 @@ impl Setup {
     /// `devices` are the lines of the spec's section `[device]`, and `top` is the device that is exported.
     pub fn new(registry: Registry, disks: usize, bytes: u64, devices: &str, top: &str) -> Self {
         let config = DiskConfig::new(bytes + 2 * meta::AREA_BYTES, Profile::Native512);
-        let setup = Self { registry, disks: vec![config; disks], specs: Vec::new(), again: 0 };
+        let setup = Self {
+            registry,
+            disks: vec![config; disks],
+            specs: Vec::new(),
+            again: 0,
+            running: Duration::ZERO,
+        };
         setup.or(devices, top)
     }
 
@@ -54,6 +63,12 @@ impl Setup {
     #[must_use]
     pub fn crashed_again(self, again: usize) -> Self {
         Self { again, ..self }
+    }
+
+    /// Lets a start after a crash crash within this simulated time after it has ended, too.
+    #[must_use]
+    pub fn running_for(self, running: Duration) -> Self {
+        Self { running, ..self }
     }
 }
 
@@ -128,6 +143,19 @@ impl Script {
         Ok(())
     }
 
+    /// Carries out a command of verb `V` on a device.
+    ///
+    /// # Errors
+    /// The error of the command.
+    ///
+    /// # Panics
+    /// If the graph has no such device.
+    pub async fn ask<V: Verb>(&self, device: &str, args: V::Args) -> Result<V::Answer> {
+        let now = self.live.now();
+        let member = now.graph.member(device).expect("the graph has the device");
+        now.graph.ask::<V>(member, args).await
+    }
+
     /// Returns the report of a device.
     ///
     /// # Panics
@@ -190,6 +218,11 @@ impl Running {
     /// If the graph has no such device.
     pub fn report(&self, device: &str) -> Report {
         report(&self.live, device)
+    }
+
+    /// Returns the bytes that a read of disk number `disk` would return now.
+    pub fn peek(&self, disk: usize, range: ByteRange) -> Vec<u8> {
+        self.rig.disks[disk].peek(range)
     }
 
     /// Lets simulated time pass.
@@ -324,7 +357,12 @@ impl Trial<'_> {
             let rig = Rc::new(Rig::new(self.setup.registry, &self.setup.disks));
             rig.put(state);
             let (own, text, mut event, mut broken) = (rig.clone(), text.clone(), 0, None);
-            let start = async move { own.start(&text).await };
+            let running = self.setup.running;
+            let start = async move {
+                let started = own.start(&text).await;
+                own.world.env().sleep(running).await;
+                started
+            };
             let started = moments(&rig, start, |images| {
                 event += 1;
                 for crash in [Crash::Kill, Crash::PowerCut] {
