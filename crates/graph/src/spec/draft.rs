@@ -105,6 +105,13 @@ impl<'s> Names<'s> {
 }
 
 impl<'s> Draft<'s> {
+    /// Whether the place of the device among the bytes of its lower depends on the devices planned before: its kind has an
+    /// option `start`, and the spec does not set the option.
+    pub(super) fn floats(&self, kind: &Kind) -> bool {
+        let has_start = kind.options.iter().any(|option| option.name == "start");
+        has_start && !self.options.iter().any(|(name, _)| *name == "start")
+    }
+
     pub(super) fn new(
         entry: &'s Entry,
         registry: Registry,

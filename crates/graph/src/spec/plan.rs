@@ -431,7 +431,7 @@ impl Planner<'_> {
         let kind = draft.kind.filter(|_| draft.sound)?;
         let lowers: Vec<usize> =
             draft.lowers.iter().map(|lower| self.places[*lower]).collect::<Option<_>>()?;
-        if floats(draft, kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
+        if draft.floats(kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
             return None;
         }
         let given = self.given(draft, &lowers);
@@ -782,13 +782,6 @@ impl Planner<'_> {
             self.log.warning(node.position, message);
         }
     }
-}
-
-/// Whether the place of a device among the bytes of its lower depends on the devices planned before: its kind has an
-/// option `start`, and the spec does not set the option.
-fn floats(draft: &Draft<'_>, kind: &Kind) -> bool {
-    let has_start = kind.options.iter().any(|option| option.name == "start");
-    has_start && !draft.options.iter().any(|(name, _)| *name == "start")
 }
 
 /// Returns the fault of a disk that ends inside a block, and has a label or a device above it.
