@@ -19,9 +19,9 @@ const HOME: &str = "name = \"home\"\n[disk]\n\
     [device]\n\
     pair = { kind = \"mirror\", on = [\"a\", \"b\"] }\n\
     safe = { kind = \"crypt\", on = \"pair\", key = \"file:key\", kdf_memory = \"1MiB\", kdf_passes = 1 }\n\
-    part = { kind = \"partition\", on = \"safe\", size = \"4MiB\" }\n\
+    upper = { kind = \"partition\", on = \"safe\", size = \"4MiB\" }\n\
     rest = { kind = \"partition\", on = \"safe\", size = \"rest\" }\n\
-    [export]\nvol = { on = \"part\" }\nseen = { on = \"rest\", read_only = true }\n";
+    [export]\nvol = { on = \"upper\" }\nseen = { on = \"rest\", read_only = true }\n";
 
 const PAIR: &str = "name = \"home\"\n[disk]\n\
     a = { file = \"a.img\", size = \"16MiB\", create = true, label = true }\n\

@@ -37,8 +37,7 @@ fn stacked(layers: usize, parts: usize) -> String {
     let mut text = String::new();
     let mut below = "d".to_owned();
     for layer in 0..layers {
-        // A label has the partitions in the order of their names, from which their addresses follow.
-        let names: Vec<_> = (0..parts).map(|part| format!("p{layer}x{part:03}")).collect();
+        let names: Vec<_> = (0..parts).map(|part| format!("p{layer}x{part}")).collect();
         for name in &names {
             let _ = writeln!(
                 text,

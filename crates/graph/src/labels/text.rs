@@ -10,7 +10,7 @@ use kind::Scope;
 use meta::Uuid;
 
 use crate::spec::write::{self, quoted};
-use crate::spec::{Planned, PlannedNode, Role, options_of, plain_disks};
+use crate::spec::{Planned, PlannedNode, Role, floats, options_of, plain_disks};
 
 /// The facts about a labelled disk that the spec in its graph's labels contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +29,13 @@ pub fn write(planned: &Planned, disks: &BTreeMap<String, Remembered>) -> String 
     let mut text = format!("name = {}\n", quoted(&planned.name));
     for role in [Role::Disk, Role::Device] {
         text.push_str(if role == Role::Disk { "\n[disk]\n" } else { "\n[device]\n" });
-        // Sorted by name, so that another order of entries in the file is no change of the spec.
         let entries = planned.nodes.iter().filter(|node| node.role == role && !node.is_volume());
         let mut nodes: Vec<_> = entries.collect();
-        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        // Sorted by name, so that another order of entries in the file is no change of the spec, unless addresses follow from
+        // the order.
+        if !nodes.iter().any(|node| floats(node.kind, &node.given.options)) {
+            nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        }
         for node in nodes {
             let fields = match role {
                 Role::Disk => disks.get(&node.name).map(disk_fields).unwrap_or_default(),

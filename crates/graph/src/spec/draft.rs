@@ -105,13 +105,6 @@ impl<'s> Names<'s> {
 }
 
 impl<'s> Draft<'s> {
-    /// Whether the place of the device among the bytes of its lower depends on the devices planned before: its kind has an
-    /// option `start`, and the spec does not set the option.
-    pub(super) fn floats(&self, kind: &Kind) -> bool {
-        let has_start = kind.options.iter().any(|option| option.name == "start");
-        has_start && !self.options.iter().any(|(name, _)| *name == "start")
-    }
-
     pub(super) fn new(
         entry: &'s Entry,
         registry: Registry,
@@ -357,4 +350,11 @@ fn name_of(item: &Item, log: &mut Log) -> Option<Word> {
             None
         }
     }
+}
+
+/// Whether the place of a device with these options among the bytes of its lower depends on the devices planned before: its
+/// kind has an option `start`, and the spec does not set the option.
+pub(crate) fn floats(kind: &Kind, options: &[(&'static str, Value)]) -> bool {
+    let has_start = kind.options.iter().any(|option| option.name == "start");
+    has_start && !options.iter().any(|(name, _)| *name == "start")
 }

@@ -56,7 +56,7 @@ mod volumes;
 pub mod write;
 
 pub(crate) use disks::plain_disks;
-pub(crate) use draft::options_of;
+pub(crate) use draft::{floats, options_of};
 pub use fault::{Fault, Faults, Position, Severity};
 pub use import::{Local, NOT_FOUND};
 pub use keys::{KeySpec, KeyValue, SECTIONS, SectionSpec};

@@ -13,7 +13,7 @@ use kind::{
 };
 
 use super::around::surround;
-use super::draft::{Draft, ExportDraft, Names};
+use super::draft::{Draft, ExportDraft, Names, floats};
 use super::fault::{Fault, Faults, Log, Position};
 use super::known::{KnownDisk, is_fresh, newest_state, with_fixed};
 use super::listen::{Listen, Nbd, TlsPaths};
@@ -431,7 +431,7 @@ impl Planner<'_> {
         let kind = draft.kind.filter(|_| draft.sound)?;
         let lowers: Vec<usize> =
             draft.lowers.iter().map(|lower| self.places[*lower]).collect::<Option<_>>()?;
-        if draft.floats(kind) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
+        if floats(kind, &draft.options) && draft.lowers.iter().any(|lower| self.spoiled[*lower]) {
             return None;
         }
         let given = self.given(draft, &lowers);

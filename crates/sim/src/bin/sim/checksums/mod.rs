@@ -517,7 +517,8 @@ impl Trial {
         found.map(|member| now.graph.report(member)).collect()
     }
 
-    /// Returns the reports of the checksum devices that a mirror above has in sync, or of all.
+    /// Returns the reports of the checksum devices that a mirror above has in sync, or of all. Leaves out the device over a
+    /// faulty disk that is below a mirror: if its metadata are damaged, its work ends only when the member is replaced.
     fn serving(&self) -> Vec<DeviceReport> {
         let now = self.running().live.now();
         let members = now.graph.member("m").map(|m| now.graph.report(m).members);
@@ -525,7 +526,10 @@ impl Trial {
             let mut members = members.iter().flatten();
             members.any(|one| one.name == name && one.state != MemberState::InSync)
         };
-        let serving = self.shape.sums().into_iter().filter(|name| !is_out(name));
+        let faulty = self.trouble.filter(|_| members.is_some());
+        let faulty = faulty.map(|it| self.shape.member(it.disk));
+        let is_judged = |name: &String| !is_out(name) && faulty.as_ref() != Some(name);
+        let serving = self.shape.sums().into_iter().filter(is_judged);
         let found = serving.filter_map(|name| now.graph.member(&name));
         found.map(|member| now.graph.report(member)).collect()
     }
