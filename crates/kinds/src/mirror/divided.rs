@@ -60,28 +60,44 @@ impl Inner {
         let failed = self.read_members(range, into, avoid, last_resort, false).await?;
         for index in 0..self.members.len() {
             if self.is_divided(index) && self.may_differ(index, range) {
-                self.give(index, Op::write(range, into.clone()), &mut alone).await;
+                self.give(index, range, into, &mut alone).await?;
             }
         }
         Ok(failed)
     }
 
-    /// Writes bytes of the source to the divided member `index`. The member stays recorded as one that misses them.
-    async fn give(&self, index: usize, op: Op, alone: &mut Option<Alone>) {
-        let (member, range) = (&self.members[index], op.range().expect("a write has a range"));
+    /// Writes the bytes `data` of the source to the divided member `index`. The member stays recorded as one that misses them.
+    ///
+    /// # Errors
+    /// `Limit` if the pool has no buffer for a copy of the bytes.
+    async fn give(
+        &self,
+        index: usize,
+        range: ByteRange,
+        data: &mut Buf,
+        alone: &mut Option<Alone>,
+    ) -> Result<()> {
+        let (member, op) = (&self.members[index], Op::write(range, data.clone()));
         let begun = member.changes();
         let mut given = self.put_again(index, op.part(range), alone).await;
         if given.as_ref().is_err_and(|error| self.may_mend(&op, error)) {
             given = self.write_after_mend(index, &op, alone).await;
         }
-        match given {
-            _ if member.changes() != begun => {}
-            Ok(()) => member.has_alike(range),
-            Err(error) => {
-                member.count_error();
-                self.retire(index, Cause::Request, Member::words_of("a copy", &error));
+        let Err(error) = given else {
+            if member.changes() == begun {
+                member.has_alike(range);
             }
+            return Ok(());
+        };
+        if member.changes() == begun {
+            member.count_error();
+            self.retire(index, Cause::Request, Member::words_of("a copy", &error));
         }
+        // A late write may still read the buffer, and a device above may change it, as one that decrypts does.
+        let own = self.env.pool().scratch(data.len()).await?;
+        own.write().copy_from_slice(&data.read());
+        *data = own;
+        Ok(())
     }
 
     /// Puts a divided member in the place of the last member in sync, `source`, which is about to be marked as failed. Returns

@@ -195,6 +195,12 @@ impl Journal {
         }
     }
 
+    /// Whether the ring has newer bytes than the lower anywhere in a range.
+    pub fn is_newer(&self, lower: u16, range: ByteRange) -> bool {
+        let (records, in_place) = (self.inner.records.borrow(), self.inner.in_place.get());
+        records.index.overlapping(lower, range).any(|(_, newest)| newest.record > in_place)
+    }
+
     /// Returns the places of the newest bytes of a range, in the order of the addresses. A reader calls [`Journal::read`] for
     /// those in the ring, and reads the others from the lower. It lets no new change of the range begin meanwhile: that could
     /// be written in place during the read.

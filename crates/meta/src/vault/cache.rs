@@ -82,6 +82,11 @@ impl Cache {
         Some(&frame.page)
     }
 
+    /// Returns the page `number` as [`Cache::get`] does, if it belongs to the object `owner`.
+    pub fn get_of(&mut self, number: PageNumber, owner: u64) -> Option<&Rc<Page>> {
+        self.get(number).filter(|page| page.owner() == owner)
+    }
+
     /// Returns the page `number` if the page is in the cache, without marking the page as used.
     pub fn peek(&self, number: PageNumber) -> Option<&Rc<Page>> {
         Some(&self.frames[*self.places.get(&number)?].page)

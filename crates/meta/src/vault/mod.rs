@@ -297,6 +297,9 @@ impl Inner {
         let number = entry.page(index).ok_or_else(|| {
             error!(OutOfRange, "page {index} is beyond the {} pages of {entry}", entry.pages())
         })?;
+        if let Some(page) = self.tree.cache.borrow_mut().get_of(number, entry.number) {
+            return Ok(look(page.content()));
+        }
         self.tree.ensure(&self.replicas, number).await?;
         let mut cache = self.tree.cache.borrow_mut();
         if !cache.is_of(number, entry.number) {
