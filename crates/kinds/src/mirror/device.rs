@@ -149,7 +149,7 @@ impl Inner {
         (0..self.members.len()).filter(|n| self.members[*n].state() == State::InSync)
     }
 
-    fn is_last(&self, index: usize) -> bool {
+    pub(super) fn is_last(&self, index: usize) -> bool {
         self.in_sync().eq([index])
     }
 

@@ -146,11 +146,17 @@ impl Copy {
     async fn part(&mut self, mirror: &Inner, part: ByteRange, way: Way) -> bool {
         let member = &mirror.members[self.index];
         let mut copied = mirror.copy(self.index, part, way).await;
-        // A source that does not answer would cost a deadline for each block.
-        if let Err(Uncopied::Unread(error)) = &copied
-            && error.kind() != ErrorKind::TimedOut
-        {
-            copied = mirror.copy_by_blocks(self.index, part).await;
+        // A source that does not answer would cost a deadline for each block. It fails, if the member can replace it.
+        match &copied {
+            Err(Uncopied::Unread(error)) if error.kind() == ErrorKind::TimedOut => {
+                let words = Member::words_of("a read for the resync", error);
+                let source = mirror.in_sync().next().filter(|source| mirror.is_last(*source));
+                if let Some(source) = source.filter(|_| mirror.is_divided(self.index)) {
+                    mirror.retire(source, Cause::Request, words);
+                }
+            }
+            Err(Uncopied::Unread(_)) => copied = mirror.copy_by_blocks(self.index, part).await,
+            _ => {}
         }
         if member.changes() != self.begun {
             return false;
