@@ -126,6 +126,8 @@ pub(super) struct Inner {
     pub left: RefCell<std::collections::BTreeSet<u64>>,
     /// Number of the times that blocks were added to `left`, and the tasks that wait for that.
     pub lefts: (Cell<u64>, Notify),
+    /// The error with which the last scan has left a range.
+    pub unscanned: RefCell<Option<Error>>,
     pub counts: Cell<Numbers>,
     /// The error with which the device refuses requests, if it has failed.
     pub failure: RefCell<Option<Error>>,
@@ -209,6 +211,7 @@ impl Core {
             doubts: Doubts::default(),
             left: RefCell::default(),
             lefts: Default::default(),
+            unscanned: RefCell::default(),
             counts: Cell::default(),
             failure: RefCell::default(),
             is_closing: Cell::new(false),
@@ -240,6 +243,11 @@ impl Core {
             Mode::Journal(journal) => journal.failure(),
             Mode::Regions(_) => None,
         })
+    }
+
+    /// Returns the error with which the last scan has left a range.
+    pub fn scan_failure(&self) -> Option<Error> {
+        self.inner.unscanned.borrow().clone()
     }
 
     /// Returns the way in which the device keeps data and checksums together over a crash.
@@ -333,12 +341,12 @@ impl Core {
         Job::control(&self.inner, command)
     }
 
-    /// Scans the ranges in which copies below may differ.
+    /// Scans what an unclean stop has left, and the ranges in which copies below may differ.
     ///
     /// # Errors
-    /// Errors of the lower and the vault.
-    pub async fn scan_pending(&self) -> Result<()> {
-        self.inner.scan_pending().await
+    /// The first error of the lower and the vault, after the other ranges were scanned.
+    pub async fn scan(&self) -> Result<()> {
+        self.inner.scan().await
     }
 
     /// Ends all work of the device, and makes everything durable. The owner closes the vault afterwards. If the future is

@@ -86,6 +86,11 @@ fn report(core: &Core) -> Report {
     let counters = vec![("accepted", accepted), ("damaged", damaged), ("repaired", repaired)];
     let (rows, jobs) = (rows(core, &numbers), core.job().into_iter().collect());
     let mut report = Report { counters, rows, jobs, ..Report::default() };
+    if let Some(error) = core.scan_failure() {
+        report.health = Health::Degraded;
+        report.summary = format!("the scan has left a range: {error}");
+        report.next = Some("stop and start the graph when its disks work again".to_owned());
+    }
     if damaged > 0 {
         report.health = Health::Degraded;
         report.summary = format!("reads found {damaged} blocks without a copy that fits");

@@ -17,10 +17,9 @@ pub const SCAN_BYTES: u64 = PIECE_BYTES;
 
 impl Inner {
     /// Scans what an unclean stop has left, and the ranges in which copies below may differ. Scans again whenever the lower
-    /// reports more ranges, until `closed` ends.
+    /// reports more ranges, until `closed` ends. The ranges that an error has left wait for the next scan.
     pub async fn scan_always(&self, closed: impl Future<Output = ()>) {
         let mut closed = pin!(closed);
-        let mut is_first = true;
         while !self.is_closing.get() {
             let has_changed = Cell::new(false);
             let change = async {
@@ -29,12 +28,8 @@ impl Inner {
                 has_changed.set(matches!(change, Ok(Ok(_))));
             };
             let scan = async {
-                if is_first {
-                    self.scan().await;
-                } else {
-                    // The ranges that an error has left stay pending, until the lower reports more ranges.
-                    let _ = self.scan_pending().await;
-                }
+                // A report names the error.
+                let _ = self.scan().await;
             };
             // The lower is asked for changes first, so that it reports each one that the scan does not see.
             let both: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
@@ -43,12 +38,11 @@ impl Inner {
             if !has_changed.get() || seeded::on(Bug::ReturnsUnscanned) {
                 return;
             }
-            is_first = false;
         }
     }
 
-    /// Scans what an unclean stop has left. An error ends the scan; the regions stay marked then.
-    async fn scan(&self) {
+    /// Scans once. Regions marked at the opening stay marked after an error.
+    pub async fn scan(&self) -> Result<()> {
         let has_marks = match &self.mode {
             Mode::Regions(regions) => regions.unverified().next().is_some(),
             Mode::Journal(_) => false,
@@ -58,37 +52,43 @@ impl Inner {
             // The regions are cleared after a flush. If it fails, so does the next one of a client.
             let _ = self.flush().await;
         }
+        *self.unscanned.borrow_mut() = scanned.clone().err();
+        scanned
     }
 
     async fn scan_all(&self) -> Result<()> {
         // The pending ranges come first: the devices below learn from the question for which ranges there is a verifier.
-        let pending = self.scan_pending().await;
+        let mut scanned = self.scan_pending().await;
         if let Mode::Regions(regions) = &self.mode {
             for part in regions.unverified() {
-                self.scan_range(part).await?;
+                // An error ends the scan of its range only.
+                let part = self.scan_range(part).await;
+                scanned = scanned.and(part);
                 if self.is_closing.get() {
                     break;
                 }
             }
         }
-        pending
+        scanned
     }
 
     /// Scans the ranges in which copies below may differ.
-    pub async fn scan_pending(&self) -> Result<()> {
+    async fn scan_pending(&self) -> Result<()> {
+        let mut scanned = Ok(());
         let mut from = (self.redundancy == Redundancy::Below).then_some(0);
         while let Some(rest) = from.and_then(|at| ByteRange::between(at, self.info.size)) {
             let command = Command::new::<Pending>(Nothing {}).at(rest);
             let pending = match self.data.control::<Pending>(command).await {
-                Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Unsupported => break,
                 pending => pending?,
             };
             for range in pending.iter() {
-                self.scan_range(range).await?;
+                let part = self.scan_range(range).await;
+                scanned = scanned.and(part);
             }
             from = pending.upto_bytes.filter(|upto| *upto > rest.start());
         }
-        Ok(())
+        scanned
     }
 
     /// Waits until the device closes.

@@ -42,6 +42,8 @@ pub struct Copied {
     /// Ranges in which copies may differ.
     pub pending: RefCell<Vec<ByteRange>>,
     pub verified: RefCell<Vec<(ByteRange, bool)>>,
+    /// A block whose verdict is refused.
+    pub refused: Cell<Option<u64>>,
     /// The copies that were reported as wrong, with the number of their block.
     pub wrong: RefCell<Vec<(u64, u32)>>,
     /// The copies that were restored, with the number of their block.
@@ -157,7 +159,10 @@ impl block::Core for Copied {
             Ok(Reply::of::<Pending>(Ranges::of(inside.collect(), None)))
         } else if let Some(verdict) = command.args::<Verified>() {
             self.verified.borrow_mut().push((range, verdict.alike));
-            Ok(Reply::of::<Verified>(Nothing {}))
+            match self.refused.get().filter(|block| range.overlaps(run(*block, 1))) {
+                Some(block) => Err(error!(Io, "no verdict of block {block}")),
+                None => Ok(Reply::of::<Verified>(Nothing {})),
+            }
         } else if let Some(numbers) = command.args::<Wrong>() {
             self.wrong.borrow_mut().push((range.start() / BLOCK_BYTES, numbers.copies));
             Ok(Reply::of::<Wrong>(Nothing {}))

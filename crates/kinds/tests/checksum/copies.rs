@@ -160,8 +160,27 @@ fn scan_reads_all_copies_of_marked_and_pending_ranges() {
         assert_eq!(pair.core.numbers().accepted, 0);
         // A member returns later.
         pair.copied.pending.replace(vec![run(3, 1)]);
-        pair.core.scan_pending().await.unwrap();
+        pair.core.scan().await.unwrap();
         assert_eq!(pair.copied.get(1, 3), content(3, 1));
+    });
+}
+
+#[test]
+fn scan_goes_on_behind_failed_range_and_reports_it() {
+    in_world(async |env| {
+        let pair = Pair::new(env, 2, Crash::Journal).await;
+        let change = |copied: &Copied| {
+            copied.pending.replace(vec![run(2, 1), run(6, 1)]);
+            copied.refused.set(Some(2));
+        };
+        let pair = pair.restart(change).await;
+        quiet(&pair).await;
+        assert_eq!(pair.copied.verified.take(), [(run(2, 1), true), (run(6, 1), true)]);
+        let error = pair.core.scan_failure().expect("a range was left");
+        assert_eq!(error.kind(), ErrorKind::Io);
+        pair.copied.refused.set(None);
+        pair.core.scan().await.unwrap();
+        assert!(pair.core.scan_failure().is_none());
     });
 }
 
