@@ -387,7 +387,7 @@ fn look(dir: &Dir, serve: &Serve, volume_key: &[u8], passphrases: &[&[u8]]) {
     }
     let pid = serve.pid().to_string();
     assert_eq!(tool(dir, "gcore", &["-o", "core", &pid]).code, 0);
-    let core = fs::read(dir.path(&format!("core.{pid}"))).unwrap();
+    let core = memory_of_core(fs::read(dir.path(&format!("core.{pid}"))).unwrap());
     assert!(core.len() > MIB, "there is a core");
     for (which, secret) in passphrases.iter().chain([&volume_key]).enumerate() {
         for (n, piece) in secret.chunks(16).enumerate() {
@@ -396,4 +396,24 @@ fn look(dir: &Dir, serve: &Serve, volume_key: &[u8], passphrases: &[&[u8]]) {
             assert_eq!(found, None, "the core of {all} bytes holds piece {n} of secret {which}");
         }
     }
+}
+
+/// Returns a core dump in the format ELF64 with zeros for its notes: these have the registers of all threads, which may hold
+/// bytes of a key.
+fn memory_of_core(mut core: Vec<u8>) -> Vec<u8> {
+    const NOTES: u64 = 4;
+    let number = |core: &[u8], at: usize, bytes: usize| {
+        core[at..at + bytes].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte))
+    };
+    let (headers, size, count) = (number(&core, 32, 8), number(&core, 54, 2), number(&core, 56, 2));
+    let mut notes = 0;
+    for header in (0..count).map(|n| (headers + n * size) as usize) {
+        if number(&core, header, 4) == NOTES {
+            let start = number(&core, header + 8, 8) as usize;
+            core[start..start + number(&core, header + 32, 8) as usize].fill(0);
+            notes += 1;
+        }
+    }
+    assert_eq!(notes, 1, "a core has the registers in its notes");
+    core
 }
