@@ -493,14 +493,27 @@ impl Inner {
     }
 
     /// Counts a failure of `op` on member `index`, and marks the member as failed before the other members have
-    /// replied: a disk with a failed flush may return older bytes from then on. The last member in sync stays in sync until
-    /// it is known which divided members have the change.
+    /// replied: a disk with a failed flush may return older bytes from then on. The last member in sync stays in sync after a
+    /// failed change until it is known which divided members have the change. After a failed flush a divided member replaces it
+    /// at once; if there is none, no member is copied from it.
     pub(super) fn failed(&self, op: &Op, index: usize, error: Error) -> Error {
         self.members[index].count_error();
-        if !self.is_last(index) {
+        let is_flush = matches!(op, Op::Flush) && !seeded::on(Bug::CopiedAfterFailedFlush);
+        if is_flush || !self.is_last(index) {
             self.retire(index, Cause::Request, Member::words_of(op.verb().name(), &error));
         }
+        if is_flush && self.is_last(index) {
+            self.stop_copies("resync stopped: a flush failed on the source member");
+        }
         error
+    }
+
+    /// Leaves out the members that are copied, because their source has failed.
+    fn stop_copies(&self, why: &str) {
+        let copying = |n: &usize| self.members[*n].state() == State::Copying;
+        for index in (0..self.members.len()).filter(copying) {
+            self.leave_out(index, State::Stale, Cause::Source, why);
+        }
     }
 
     fn judge(&self, op: &Op, worked: Copies, mut failures: Vec<(usize, Error)>) -> Result<()> {
@@ -520,11 +533,7 @@ impl Inner {
         }
         // No member in sync has the change for certain. A resync target that has the change would differ from its
         // source.
-        let copying = |n: &usize| self.members[*n].state() == State::Copying;
-        for index in (0..self.members.len()).filter(copying) {
-            let why = "resync stopped: a write failed on the source member";
-            self.leave_out(index, State::Stale, Cause::Source, why);
-        }
+        self.stop_copies("resync stopped: a write failed on the source member");
         Err(failures.pop().map_or_else(|| self.nobody(), |(_, error)| error))
     }
 

@@ -491,6 +491,24 @@ fn mirror_fails_last_member_that_missed_write_after_resync_of_other() {
     assert_eq!((first().state, pair.second().state), (MemberState::Failed, MemberState::InSync));
 }
 
+/// A disk with a failed flush may have lost writes that a member has which is copied from it.
+#[test]
+fn nothing_is_copied_from_member_after_its_failed_flush() {
+    let pair = Pair::new(8 * MIB);
+    pair.until(|second| second.progress.is_some_and(|copy| copy.done_bytes == 4 * MIB));
+    pair.write(6 * MIB, 7);
+    pair.disks[0].set_faults(Faults { flush_error: 1_000_000, ..Faults::default() });
+    pair.disks[1].set_faults(Faults { stall: 1_000_000, ..Faults::default() });
+    let mut flush = std::pin::pin!(pair.client().send(Op::Flush));
+    assert!(flush.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    pair.disks[1].set_faults(Faults::default());
+    pair.pass(Duration::from_millis(1));
+    let first = pair.report().members[0].clone();
+    assert_eq!((first.state, first.errors), (MemberState::InSync, 1));
+    assert_eq!(pair.second().state, MemberState::Stale);
+    pair.world.block_on(flush).unwrap().result.unwrap_err();
+}
+
 /// A write to the source timed out and may still land. It would change the source after the resync copied the range.
 #[test]
 fn resync_refuses_source_with_late_requests() {
