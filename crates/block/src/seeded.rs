@@ -427,6 +427,8 @@ bugs! {
     RoomFailsAlone = "295",
     /// 296 a mirror takes a member for one in sync although its copy of the store is older
     OldStoreCounts = "296",
+    /// 304 a checksum device reports differences after an unclean stop as wrong bytes of a disk
+    CrashCounted = "304",
     /// 297 a mirror copies from its last member in sync after a flush of the member has failed
     CopiedAfterFailedFlush = "297",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses

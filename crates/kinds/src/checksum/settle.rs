@@ -54,12 +54,17 @@ impl Inner {
         self.sums.get(block, &mut stored).await?;
         let survey = self.survey(range, stored[0], into).await?;
         if survey.is_right {
+            // A power cut may have lost writes on one disk and not on another. Such differences are no fault of a disk.
+            let is_fault = !self.is_unverified(block) || seeded::on(Bug::CrashCounted);
             self.note_fit(range);
             if seeded::on(Bug::RestoredUnlocked) {
                 alone = None;
                 self.env.give_way().await;
             }
             let is_restored = self.restore(range, into, survey.wrong).await;
+            if is_fault {
+                self.report_wrong(range, survey.wrong).await;
+            }
             drop(alone);
             return Ok(match is_restored && survey.error.is_none() {
                 true => Copied::All,
@@ -150,12 +155,16 @@ impl Inner {
             self.count(|counts| counts.repaired += u64::from(wrong.0.count_ones()));
             self.emit(What::RangeRewritten, range.to_string());
         }
-        if self.redundancy == Redundancy::Below {
+        is_restored
+    }
+
+    /// Reports to the device below that these copies of a block had wrong bytes.
+    async fn report_wrong(&self, range: ByteRange, wrong: Copies) {
+        if wrong != Copies::NONE && self.redundancy == Redundancy::Below {
             let command = Command::new::<Wrong>(CopyNumbers { copies: wrong.0 }).at(range);
             // A lower that does not count wrong bytes serves them all the same.
             let _ = self.data.control::<Wrong>(command).await;
         }
-        is_restored
     }
 
     /// Accepts an unverified block as it is, if `asker` may have it. Its bytes are in `into` then.
