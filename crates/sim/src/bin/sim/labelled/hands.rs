@@ -315,7 +315,13 @@ impl Trial {
         let other = self.in_sync.iter().copied().find(|n| *n != any);
         let Some(other) = other else { return self.up(Ask::default()) };
         let Some(image) = &self.images[any] else { return self.up(Ask::default()) };
+        let (newest, marks) = (self.disks[any].image(), self.marks(any)?);
         self.disks[any].put_back(image);
+        if self.marks(any)? == marks {
+            // Nothing on the disk states that it is older (`docs/limits.md`).
+            self.disks[any].put_back(&newest);
+            return self.up(Ask::default());
+        }
         self.world.counters().add(Count::OldImage);
         match self.start(Ask::default(), LIMIT)? {
             Start::Up => self.came_up(),

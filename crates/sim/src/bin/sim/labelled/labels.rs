@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use block::Result;
+use block::{ByteRange, Result};
 use kinds::mirror::record::{Content, MemberState, Record};
 use meta::{Area, Label};
 use sim::SimDisk;
@@ -61,7 +61,9 @@ impl Trial {
         };
         let (own, others): (Vec<_>, Vec<_>) =
             self.records()?.into_iter().partition(|(n, _)| *n == disk);
-        Ok(own.iter().all(|(_, record)| alone(record)) && !others.iter().any(|(_, it)| alone(it)))
+        // A start without the disk believes the newest record of the others.
+        let newest = others.iter().map(|(_, record)| record).max_by_key(|it| it.generation.events);
+        Ok(own.iter().all(|(_, record)| alone(record)) && !newest.is_some_and(alone))
     }
 
     /// Whether a divided member can take the place of disk `disk`, the only member in sync: `Some(true)` if the newest record
@@ -93,6 +95,22 @@ impl Trial {
             ));
         }
         Ok(records)
+    }
+
+    /// Returns the bytes of disk `disk` by which an older image of it can be recognized: a label, and the room behind the data of
+    /// the mirror.
+    pub(super) fn marks(&self, disk: usize) -> Result<Vec<u8>, Failure> {
+        let records = self.records()?;
+        let own = records.iter().find(|(n, _)| *n == disk);
+        let store = own.and_then(|(_, record)| record.room.as_ref()?.store);
+        let label = ByteRange::between(0, meta::DATA_START).expect("a label has bytes");
+        let mut bytes = self.disks[disk].peek(label);
+        if let Some(store) = store {
+            let data_end = meta::DATA_START + store.regions.size();
+            let room = ByteRange::between(data_end, self.data().end());
+            bytes.extend(room.map(|room| self.disks[disk].peek(room)).unwrap_or_default());
+        }
+        Ok(bytes)
     }
 
     /// Checks the labels after the process has closed the graph with the result `closed`. After a success all labels
