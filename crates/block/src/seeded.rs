@@ -431,6 +431,8 @@ bugs! {
     CrashCounted = "304",
     /// 297 a mirror copies from its last member in sync after a flush of the member has failed
     CopiedAfterFailedFlush = "297",
+    /// 298 block status fails with the source, although a divided member has all acknowledged writes
+    StatusOfSourceFails = "298",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

@@ -302,7 +302,7 @@ impl Inner {
                 }
             }
         }
-        failed
+        failed.or_else(|error| self.status_as_data(op, error))
     }
 
     /// Returns the first member in sync that is not in `tried`. Members may come in sync or be taken out while the

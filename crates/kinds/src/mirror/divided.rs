@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use block::control::Cause;
 use block::seeded::{self, Bug};
-use block::{Buf, ByteRange, Copies, MemberState as State, Mode, Op, Result, What};
+use block::{
+    Buf, ByteRange, Copies, Error, Extent, MemberState as State, Mode, Op, Result, What,
+};
 
 use super::device::{Alone, Inner};
 use super::member::Member;
@@ -98,6 +100,23 @@ impl Inner {
         own.write().copy_from_slice(&data.read());
         *data = own;
         Ok(())
+    }
+
+    /// Reports the range of a block status request as data, after no member in sync has answered the request. Reads get the bytes
+    /// of a divided member then, which may have zeros where the source has other bytes.
+    ///
+    /// # Errors
+    /// `error`, that of the source, if there is no divided member.
+    pub(super) fn status_as_data(&self, op: &mut Op, error: Error) -> Result<()> {
+        match op {
+            Op::Status { range, extents }
+                if self.divided().next().is_some() && !seeded::on(Bug::StatusOfSourceFails) =>
+            {
+                *extents = vec![Extent { len: range.len(), state: block::State::Data }];
+                Ok(())
+            }
+            _ => Err(error),
+        }
     }
 
     /// Puts a divided member in the place of the last member in sync, `source`, which is about to be marked as failed. Returns

@@ -79,8 +79,7 @@ impl Graph {
                     let vault = slice(disk, 10 + n, 0, VAULT_BYTES);
                     let lowers = (&vault, &vault, data_of(disk));
                     let opened = open_core(&env, lowers, Crash::Regions, Redundancy::Above);
-                    let (core, vault) = block_on(world, opened).unwrap();
-                    let sums = Rc::new(Sums { core, _vault: vault });
+                    let sums = Sums::new(block_on(world, opened).unwrap());
                     members.push(sums.clone());
                     graph.adopt(&name, sums, needs(), &[]).unwrap()
                 }

@@ -1,5 +1,6 @@
 //! A mirror of checksum devices: after an unclean stop it rewrites the blocks that a member cannot verify.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use block::control::copies::{Changed, Pending};
 use block::control::member::{Fail, Name, Resync, Stale};
 use block::control::{Command, Nothing, Reply, Verb as _, VerbInfo};
 use block::env::LocalFuture;
-use block::{ByteRange, Device, Info, MemberState, Needs, Op, Request, Result};
+use block::{ByteRange, Device, Info, MemberState, Needs, Op, Request, Result, State, error};
 use kind::Value;
 use kinds::checksum::{BLOCK_BYTES, Core, NEEDS, Redundancy};
 use meta::vault::Vault;
@@ -23,7 +24,15 @@ use crate::scene::{
 pub struct Sums {
     pub core: Core,
     /// The vault of the core.
-    pub _vault: Vault,
+    _vault: Vault,
+    /// Whether requests for the block status fail, as if their checksums had rotted.
+    fails_status: Cell<bool>,
+}
+
+impl Sums {
+    pub fn new((core, vault): (Core, Vault)) -> Rc<Self> {
+        Rc::new(Self { core, _vault: vault, fails_status: Cell::new(false) })
+    }
 }
 
 impl Device for Sums {
@@ -32,6 +41,9 @@ impl Device for Sums {
     }
 
     async fn submit(&self, request: &mut Request) -> Result<()> {
+        if self.fails_status.get() && matches!(request.op, Op::Status { .. }) {
+            return Err(error!(Corrupt, "a page of the checksums is wrong"));
+        }
         self.core.submit(&mut request.op).await
     }
 
@@ -108,14 +120,14 @@ impl Stack {
         let (mut members, mut parts) = (Vec::new(), Vec::new());
         for n in 0..2 {
             let (data, vault) = (graph.lower(disks[n]), graph.lower(disks[2 + n]));
-            let (core, vault) = block_on(&self.world, async {
+            let opened = block_on(&self.world, async {
                 if makes {
                     format_vault(&env, &vault, &data, true).await;
                 }
                 let lowers = (&vault, &vault, data);
                 open_core(&env, lowers, Crash::Regions, Redundancy::Above).await.unwrap()
             });
-            let sums = Rc::new(Sums { core, _vault: vault });
+            let sums = Sums::new(opened);
             let on = [disks[n], disks[2 + n]];
             parts.push(graph.adopt(&format!("sums{n}"), sums.clone(), needs(), &on).unwrap());
             members.push(sums);
@@ -279,4 +291,24 @@ fn member_that_has_missed_write_since_unclean_stop_is_not_asked() {
     assert_eq!(stack.states()[1], MemberState::Copying);
     // The only current copy has rotted in a marked region.
     assert_eq!(stack.read(3).unwrap(), vec![0xee; BLOCK_BYTES as usize]);
+}
+
+/// The second member may have other bytes in block 2, which has zeros on the source.
+#[test]
+fn block_status_is_data_if_source_cannot_answer_after_unclean_stop() {
+    let mut stack = Stack::written();
+    stack.submit(Op::WriteZeroes { range: run(2, 1), unmap: true, fua: false }).unwrap();
+    stack.kill();
+    stack.start(false, false);
+    assert_eq!(stack.states(), [MemberState::InSync, MemberState::Copying]);
+    let status = |is_answered: bool| {
+        stack.running().members[0].fails_status.set(!is_answered);
+        let status = Op::Status { range: run(2, 1), extents: Vec::new() };
+        let Op::Status { extents, .. } = stack.submit(status).unwrap() else {
+            unreachable!("it stays a status request")
+        };
+        extents[0].state
+    };
+    assert!(status(true).is_zero());
+    assert_eq!(status(false), State::Data);
 }
