@@ -429,6 +429,10 @@ bugs! {
     OldStoreCounts = "296",
     /// 304 a checksum device reports differences after an unclean stop as wrong bytes of a disk
     CrashCounted = "304",
+    /// 301 a mirror does not read the store that was left with its newest state, so it takes an older image for its member
+    LeftStoreUnread = "301",
+    /// 302 a mirror takes a member with the state before the newest one for current, although its copy of the store is missing
+    OlderStateUnproven = "302",
     /// 297 a mirror copies from its last member in sync after a flush of the member has failed
     CopiedAfterFailedFlush = "297",
     /// 298 block status fails with the source, although a divided member has all acknowledged writes

@@ -159,6 +159,12 @@ impl Shelf {
         self.disks.replace(states.0);
     }
 
+    /// Replaces the states of all devices on the disk `disk` by those of an earlier copy.
+    pub fn restore_on(&self, disk: PartId, states: &States) {
+        let before = states.0.get(&disk).cloned().unwrap_or_default();
+        self.disks.borrow_mut().insert(disk, before);
+    }
+
     /// Removes all states from the labels. With `fresh`, the disks are new for every device; otherwise they count as
     /// used.
     pub fn forget(&self, fresh: bool) {

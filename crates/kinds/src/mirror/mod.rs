@@ -435,9 +435,10 @@ async fn from_labels(
     let found = (0..lowers.len()).map(|port| kept.found(port)).collect();
     let mut members = members(given, found, kept.may_degrade(), regions);
     let replicas = members.replicas()?.filter(|_| !seeded::on(Bug::StoreUnread));
+    let is_named = replicas.as_ref().is_some_and(|replicas| replicas.is_named);
     let stored = replicas.map(|replicas| reader(given, env, lowers, replicas));
     if let Some(stored) = &stored {
-        members.stored = Some(maps_of(given, stored).await);
+        members.stored = Some(maps_of(given, stored, is_named).await);
     }
     let decision = members.decide()?;
     let state = |state: &MemberState| match state {
@@ -459,14 +460,14 @@ async fn from_labels(
         missing: decision.missing.clone(),
         content: decision.content.clone(),
         scrubbed: decision.scrubbed,
-        stored,
+        stored: stored.filter(|_| is_named),
         writer: Some(writer),
     })
 }
 
 /// Returns the reader of the store that the labels name.
 fn reader(given: &DeviceConfig, env: &Env, lowers: &[Lower], replicas: Replicas) -> Reader {
-    let Replicas { store, names, lowers: sizes, counting, others } = replicas;
+    let Replicas { store, names, lowers: sizes, counting, others, .. } = replicas;
     let timeout = given.duration(&TIMEOUT).unwrap_or(TIMEOUT_DEFAULT);
     let deadline = Deadline::new(env, timeout);
     let part = |copy: usize, port: usize| {
@@ -479,15 +480,18 @@ fn reader(given: &DeviceConfig, env: &Env, lowers: &[Lower], replicas: Replicas)
     Reader { env: env.clone(), vault: store.vault, regions: store.regions, names, lowers, others }
 }
 
-/// Reads the maps of a mirror from its store. If they cannot be read, returns maps with all regions.
-async fn maps_of(given: &DeviceConfig, stored: &Reader) -> StoredMaps {
+/// Reads the maps of a mirror from its store. If they cannot be read, returns maps with all regions, and reports the loss if the
+/// store `is_named` by the newest state.
+async fn maps_of(given: &DeviceConfig, stored: &Reader, is_named: bool) -> StoredMaps {
     stored.maps().await.unwrap_or_else(|error| {
-        stored.env.emit(Event {
-            what: What::DeviceError,
-            device: given.name.clone(),
-            member: None,
-            words: format!("the maps in the store are lost, so members are copied: {error}"),
-        });
+        if is_named {
+            stored.env.emit(Event {
+                what: What::DeviceError,
+                device: given.name.clone(),
+                member: None,
+                words: format!("the maps in the store are lost, so members are copied: {error}"),
+            });
+        }
         let (regions, all) = (stored.regions, Bitmap::all(stored.regions.count()));
         let missing = stored.names.iter().map(|name| (name.clone(), all.clone())).collect();
         StoredMaps { regions, active: all, missing, newest: Vec::new() }

@@ -20,8 +20,8 @@ pub struct Members<'m> {
     pub found: Vec<&'m Found>,
     /// Regions of the mirror's bitmaps.
     pub regions: Regions,
-    /// The maps in the store that [`Members::replicas`] names; `None` if it names none, or if only the states of members
-    /// and the errors of the decision count.
+    /// The maps in the store of [`Members::replicas`]; `None` if there is none, or if only the states of members and the
+    /// errors of the decision count.
     pub stored: Option<StoredMaps>,
     /// Whether this start created every disk beneath all members.
     pub created: bool,
@@ -74,9 +74,12 @@ impl Decision {
     }
 }
 
-/// The replicas of the store that the newest state of a mirror names.
+/// The replicas of the store that the newest state of a mirror names, or that was left with this state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replicas {
+    /// Whether the newest state names the store. Else its maps do not count, but the numbers of its records show which members
+    /// are older images.
+    pub is_named: bool,
     /// The store.
     pub store: Named,
     /// Names of the members when the state was written, in the order of the replicas.
@@ -85,32 +88,62 @@ pub struct Replicas {
     pub lowers: Vec<u64>,
     /// For each replica, the port of its member, if the replica counts.
     pub counting: Vec<Option<usize>>,
-    /// The other replicas of present members that took writes when the state was written, with their ports.
+    /// The other replicas of present members that took writes when the newest state was written, with their ports.
     pub others: Vec<(usize, usize)>,
 }
 
 impl Members<'_> {
     /// Returns the replicas of the store with the maps of the mirror. Only those of present members in sync count, whatever
-    /// the store itself records. Returns `None` if the maps are in labels, or if all bytes are copied in any case.
+    /// the store itself records. Returns `None` if the maps are in labels and no member may have been left with a state that
+    /// names a store, or if all bytes are copied in any case.
     ///
     /// # Errors
     /// As [`Members::decide`].
     pub fn replicas(&self) -> Result<Option<Replicas>> {
         let records = self.records()?;
         let Some((newest, None)) = self.served(&records) else { return Ok(None) };
-        let Some(Room { store: Some(store), lowers }) = &newest.room else { return Ok(None) };
-        let names: Vec<String> = newest.members.iter().map(|member| member.name.clone()).collect();
+        let is_named = newest.store().is_some();
+        let naming = if is_named { Some(newest) } else { self.naming_left(newest, &records) };
+        let Some(naming) = naming else { return Ok(None) };
+        let Some(Room { store: Some(store), lowers }) = &naming.room else { return Ok(None) };
+        let names: Vec<String> = naming.members.iter().map(|member| member.name.clone()).collect();
         let divided = self.stand_in(newest, &records);
-        let counts = |n: &usize| self.is_current(*n, newest, &records) || divided == Some(*n);
-        let took_writes =
-            |n: &usize| self.found[*n].present && records[*n].as_ref() == Some(newest);
+        let has_newest = |n: usize| records[n].as_ref() == Some(newest);
+        // A replica proves nothing about its own member, so a store that was left counts on members with the newest state.
+        let counts = |n: &usize| {
+            let is_current = self.is_current(*n, newest, &records) || divided == Some(*n);
+            is_current && (is_named || has_newest(*n))
+        };
+        let took_writes = |n: &usize| self.found[*n].present && self.took_writes(*n, newest);
         let port = |name: &String| self.names.iter().position(|one| one == name);
         let counting: Vec<_> = names.iter().map(|name| port(name).filter(counts)).collect();
         let other = |(copy, name)| Some((copy, port(name).filter(took_writes)?));
         let others = names.iter().enumerate().filter_map(other);
         let others = others.filter(|(copy, _)| counting[*copy].is_none()).collect();
         let lowers = lowers.clone();
-        Ok(Some(Replicas { store: *store, counting, others, names, lowers }))
+        Ok(Some(Replicas { is_named, store: *store, counting, others, names, lowers }))
+    }
+
+    /// Returns the newest state of a present member that names a store although `newest`, which was sent to the member, does
+    /// not. The store is intact, unless all members have `newest`: only then a mirror makes the next store over it.
+    fn naming_left<'r>(
+        &self,
+        newest: &Record,
+        records: &'r [Option<Record>],
+    ) -> Option<&'r Record> {
+        if seeded::on(Bug::LeftStoreUnread) {
+            return None;
+        }
+        let left = |n: &usize| self.found[*n].present && self.took_writes(*n, newest);
+        let left = (0..records.len()).filter(left).filter_map(|n| records[n].as_ref());
+        let left = left.filter(|own| own.store().is_some());
+        left.max_by_key(|own| own.generation.events)
+    }
+
+    /// Whether member `n` took writes when `newest` was written: the state was sent to it.
+    fn took_writes(&self, n: usize, newest: &Record) -> bool {
+        let known = newest.member(self.names[n]);
+        known.is_some_and(|known| known.sent == newest.generation)
     }
 
     /// Returns for each member the size that the newest state has for it, with a copy of the mirror's store at its end; `None` for
@@ -269,7 +302,7 @@ impl Members<'_> {
         let has_it = |own: &Record| *own == *newest || known.should_have(own.generation);
         // Every disk beneath a member must have the record, because one disk may be an older image.
         let has_state = own.is_some_and(has_it) && self.oldest(n).as_ref().is_some_and(has_it);
-        match has_state && !self.is_outdated(n) {
+        match has_state && !self.is_outdated(n, newest, own) {
             true => MemberState::InSync,
             false => MemberState::Stale,
         }
@@ -364,7 +397,8 @@ impl Members<'_> {
     /// Returns the newest and the oldest own record on the disks beneath member `n`, if all these disks have a record, and the
     /// newest record permits each in these labels. They differ after a write of the record that reached only some disks.
     fn counting(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
-        let known = newest.member(self.names[n]).filter(|_| !self.is_outdated(n))?;
+        let known = newest.member(self.names[n]);
+        let known = known.filter(|_| !self.is_outdated(n, newest, own))?;
         let all = [own?.clone(), self.oldest(n)?];
         all.iter().all(|own| known.should_have(own.generation)).then_some(all)
     }
@@ -389,8 +423,29 @@ impl Members<'_> {
     }
 
     /// Whether member `n` is an older image, although its labels do not show that: its copy of the store lacks flushed records.
-    fn is_outdated(&self, n: usize) -> bool {
-        self.newest_stored(n) == Some(None) && !seeded::on(Bug::OldStoreCounts)
+    /// A member that took writes and has the state before the newest one may be an image from any time between the two states.
+    /// So it must prove by its copy that it is none.
+    fn is_outdated(&self, n: usize, newest: &Record, own: Option<&Record>) -> bool {
+        let Some(stored) = self.stored.as_ref().filter(|_| !seeded::on(Bug::OldStoreCounts)) else {
+            return false;
+        };
+        let copy = self.newest_stored(n);
+        if copy == Some(None) {
+            return true;
+        }
+        let names_store = |own: &Record| newest.store().is_some() || own.store().is_some();
+        let older = own.filter(|own| *own != newest && names_store(own));
+        if older.is_none() || !self.took_writes(n, newest) || seeded::on(Bug::OlderStateUnproven) {
+            return false;
+        }
+        let is_in_sync =
+            newest.member(self.names[n]).is_some_and(|known| known.state == MemberState::InSync);
+        let newest_of_all = stored.newest.iter().filter_map(|(_, record)| *record).max();
+        match copy.flatten() {
+            // An unflushed record may say that the member has got regions since.
+            Some(record) => !is_in_sync && Some(record) < newest_of_all,
+            None => true,
+        }
     }
 
     /// Whether the state of a device beneath member `n` is damaged. Once it is made anew, none of its bytes count.
@@ -614,6 +669,7 @@ impl Members<'_> {
         }
         // A member may be an image from before the newest record of the labels, or from before the newest one of the store.
         let stored = in_sync.iter().filter_map(|n| self.newest_stored(*n)?).max();
+        let stored = stored.filter(|_| newest.store().is_some());
         let has_newest_stored = |n: &usize| {
             stored.is_none_or(|newest| self.newest_stored(*n) == Some(Some(newest)))
                 || seeded::on(Bug::OldStoreCounts)

@@ -699,3 +699,50 @@ fn mirror_opening_recognizes_older_image_by_its_replica() {
     let behind = decision(&case, maps(Some(6), Some(7)));
     assert_eq!((behind.states, behind.missing[0].clone()), (vec![STALE, IN], map(&[4])));
 }
+
+#[test]
+fn mirror_opening_reads_store_that_newest_state_has_left() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let newest = record(now, false, &[("a", IN, before, now), ("b", IN, before, now)]);
+    let named = stored(&record(before, false, &[("a", IN, before, before), ("b", IN, before, before)]));
+    let case = Case::new(vec![found(Some(&newest)), found(Some(&named))]);
+    let replicas = case.members(None).replicas().unwrap().unwrap();
+    assert!(!replicas.is_named);
+    assert_eq!((replicas.counting, replicas.others), (vec![Some(0), None], vec![(1, 1)]));
+    // The state was not sent to the member: it took no writes any more.
+    let newest = record(now, false, &[("a", IN, before, now), ("b", FAILED, before, before)]);
+    let case = Case::new(vec![found(Some(&newest)), found(Some(&named))]);
+    assert_eq!(case.members(None).replicas().unwrap(), None);
+}
+
+#[test]
+fn mirror_opening_copies_member_with_older_state_unless_its_replica_is_current() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let all = |state| record(now, false, &[("a", IN, before, now), ("b", state, before, now)]);
+    let named = |state| stored(&all(state));
+    let older = record(before, false, &[("a", IN, before, before), ("b", IN, before, before)]);
+    let case = |newest: &Record, older: &Record| {
+        Case::new(vec![found(Some(newest)), found(Some(older))])
+    };
+    let decision = |case: &Case, newest: &[(&str, Option<u64>)]| {
+        let newest = newest.iter().map(|(name, record)| ((*name).to_owned(), *record)).collect();
+        let missing = vec![("a".to_owned(), map(&[])), ("b".to_owned(), map(&[]))];
+        let maps = StoredMaps { newest, regions: regions(), active: map(&[]), missing };
+        let decision = case.members(Some(maps)).decide().unwrap();
+        (decision.states[1], decision.missing[1].len())
+    };
+    for (newest, older) in [(named(IN), older.clone()), (all(IN), stored(&older))] {
+        let case = case(&newest, &older);
+        assert_eq!(decision(&case, &[("a", Some(7))]), (STALE, 10), "it has no copy");
+        assert_eq!(decision(&case, &[("a", Some(7)), ("b", None)]), (STALE, 10));
+        // The record 8 of the other copy is not flushed.
+        assert_eq!(decision(&case, &[("a", Some(8)), ("b", Some(7))]), (IN, 0));
+    }
+    // An unflushed record may say that the member has got regions.
+    let copied = case(&named(STALE), &older);
+    assert_eq!(decision(&copied, &[("a", Some(8)), ("b", Some(7))]), (STALE, 10));
+    assert_eq!(decision(&copied, &[("a", Some(8)), ("b", Some(8))]), (STALE, 0));
+    // The maps were in labels all the time.
+    let in_labels = case(&all(IN), &older);
+    assert_eq!(decision(&in_labels, &[]), (IN, 0));
+}

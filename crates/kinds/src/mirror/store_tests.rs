@@ -281,6 +281,50 @@ fn member_that_is_older_image_by_its_replica_is_copied_whole() {
     assert!(pair.is_alike());
 }
 
+/// Starts a mirror after two power cuts. At the second one, the first label alone has the state that leaves the store. With
+/// `is_image`, the second disk is an image from before some writes: its label has the same state as at the first power cut.
+fn pair_with_store_left_on_first(is_image: bool) -> Pair {
+    let mut pair = pair();
+    let shelf = pair.shelf.clone().unwrap();
+    // Both labels have the last state.
+    pair.pass(Duration::from_secs(1));
+    let (image, states) = (pair.disks[1].image(), shelf.states());
+    (0..10).for_each(|n| pair.write(n * 512 * KIB, 1));
+    pair.send(Op::Flush);
+    // No region is dirty any more.
+    pair.pass(Duration::from_secs(1));
+    pair.write(7 * MIB, 2);
+    pair.cut(&[CutPolicy::KeepAll]);
+    // The first state reaches both labels, and no other one.
+    shelf.stop_after(Some(2));
+    pair.start();
+    pair.cut(&[CutPolicy::KeepAll]);
+    shelf.stop_after(None);
+    shelf.restore_on(1, &states);
+    if is_image {
+        pair.disks[1].put_back(&image);
+    }
+    assert!(record(&pair).unwrap().store().is_none());
+    pair.start();
+    pair
+}
+
+#[test]
+fn older_image_with_state_that_names_left_store_is_copied_whole() {
+    let pair = pair_with_store_left_on_first(true);
+    assert_eq!(pair.to_copy(), pair.size());
+    until_stored(&pair);
+    assert!(pair.is_alike());
+}
+
+#[test]
+fn member_with_state_that_names_left_store_is_copied_in_dirty_regions() {
+    let pair = pair_with_store_left_on_first(false);
+    assert_eq!(pair.to_copy(), MARKED);
+    until_stored(&pair);
+    assert!(pair.is_alike());
+}
+
 #[test]
 fn resync_of_older_image_does_not_go_on_where_member_was() {
     let mut pair = pair();
