@@ -202,6 +202,14 @@ enum State {
     Fetched,
 }
 
+impl Child {
+    /// Whether the request ended at its start, so that its answer is here.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        matches!(self.0, State::Done(_))
+    }
+}
+
 impl Future for Child {
     type Output = Done;
 

@@ -14,7 +14,7 @@ use testkit::Shelf;
 /// Bytes of the disk.
 const DISK_BYTES: u64 = 64 << 20;
 
-/// Bytes that the requests visit.
+/// Bytes that the requests visit, at the end of the disk and of the device.
 const AREA_BYTES: u64 = 16 << 20;
 
 /// Virtual time after which an idle device has no work.
@@ -32,17 +32,26 @@ impl Sink for Last {
     }
 }
 
-/// A graph with a disk in memory, and one device on it or none.
+/// The device that gets a request.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// The disk, without the device on it. Both read the same memory, because its place has much effect on the time.
+    Disk,
+    Device,
+}
+
+/// A graph with a disk in memory, and one device on it.
 pub struct Scene {
     world: SimWorld,
     graph: Assembly,
-    portal: Portal,
+    /// The portal of each target, and the first byte that requests to it visit.
+    targets: [(Portal, u64); 2],
     last: Rc<Last>,
 }
 
 impl Scene {
-    /// Makes the disk, and on it a device of a kind with options if one is named. Fills all blocks with data.
-    pub fn new(device: Option<(&str, &[(&'static str, Value)])>) -> Self {
+    /// Makes the disk, and on it a device of the kind `kind` with options. Fills all blocks with data.
+    pub fn new(kind: &str, options: &[(&'static str, Value)]) -> Self {
         let world = SimWorld::new(1);
         let env = world.env();
         let shelf = Shelf::strict(&env, Stream::new(1, "shelf", 0), Vec::new());
@@ -50,12 +59,13 @@ impl Scene {
         let graph = Assembly::new(&env, kinds::REGISTRY, false, order);
         let mut graph = graph.in_world(&world).on_labels(shelf);
         let size = [("memory", Value::Size(DISK_BYTES))];
-        let mut top = graph.add("memory", &size, &[]).expect("a disk in memory opens");
-        if let Some((kind, options)) = device {
-            top = graph.add(kind, options, &[top]).expect("the device starts");
-        }
-        let portal = graph.engine.portal("bench", graph.node(top));
-        let scene = Self { world, graph, portal, last: Rc::new(Last(Cell::default())) };
+        let disk = graph.add("memory", &size, &[]).expect("a disk in memory opens");
+        let device = graph.add(kind, options, &[disk]).expect("the device starts");
+        let targets = [disk, device].map(|top| {
+            let start = graph.info(top).size - AREA_BYTES;
+            (graph.engine.portal("bench", graph.node(top)), start)
+        });
+        let scene = Self { world, graph, targets, last: Rc::new(Last(Cell::default())) };
         scene.fill();
         scene
     }
@@ -72,31 +82,43 @@ impl Scene {
             for (n, byte) in data.write().iter_mut().enumerate() {
                 *byte = (n as u64 + at / STEP * 7) as u8 | 1;
             }
+            let at = self.targets[Target::Device as usize].1 + at;
             let range = ByteRange::new(at, STEP).expect("a step has bytes");
-            self.send(Op::write(range, data));
+            self.send(Target::Device, Op::write(range, data));
             self.world.run(self.env().now().after(Duration::from_millis(50))).expect("time passes");
             assert!(self.last.0.take().is_some(), "the write at {at} has ended");
         }
         self.world.run(self.env().now().after(AT_REST)).expect("an idle device rests");
     }
 
-    fn send(&self, op: Op) {
-        let sent = self.graph.engine.submit(&self.portal, op, self.last.clone(), 0);
+    fn send(&self, to: Target, op: Op) {
+        let portal = &self.targets[to as usize].0;
+        let sent = self.graph.engine.submit(portal, op, self.last.clone(), 0);
         assert!(sent.is_ok(), "one request always finds room");
     }
 
-    /// Sends `count` reads of `bytes` bytes, at scattered addresses. Returns the nanoseconds of each.
+    /// Sends `count` reads of `bytes` bytes to a device, at scattered addresses, and calls `visit` with the address and the
+    /// bytes of each. Returns the nanoseconds of a read.
     ///
     /// # Panics
     /// If a read waits: its bytes are in memory, and so is everything else that it needs.
-    pub fn read_ns(&self, count: u64, bytes: u64) -> f64 {
+    pub fn read_ns(
+        &self,
+        from: Target,
+        count: u64,
+        bytes: u64,
+        mut visit: impl FnMut(u64, &Buf),
+    ) -> f64 {
         self.last.0.set(Some(self.env().buf(bytes as usize).expect("the pool has a buffer")));
-        let begun = Instant::now();
+        let (start, begun) = (self.targets[from as usize].1, Instant::now());
         for n in 0..count {
-            let at = n.wrapping_mul(0x9e37_79b9) % (AREA_BYTES / bytes) * bytes;
+            let at = start + n.wrapping_mul(0x9e37_79b9) % (AREA_BYTES / bytes) * bytes;
             let range = ByteRange::new(at, bytes).expect("a read has bytes");
+            let buf = self.last.0.take().expect("the last read has returned its buffer");
+            self.send(from, Op::read(range, buf));
             let buf = self.last.0.take().expect("a read of memory does not wait");
-            self.send(Op::read(range, buf));
+            visit(at, &buf);
+            self.last.0.set(Some(buf));
         }
         begun.elapsed().as_nanos() as f64 / count as f64
     }

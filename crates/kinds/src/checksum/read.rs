@@ -5,7 +5,7 @@ use meta::journal::{Journal, Segment};
 
 use super::device::{Inner, Mode};
 use super::settle::Asker;
-use super::sums::{BLOCK_BYTES, Blocks, PIECE_BLOCKS, ZEROS, blocks_of, range_of};
+use super::sums::{BLOCK_BYTES, Blocks, range_of};
 
 impl Inner {
     /// Reads `range` into `into`. Repairs or accepts blocks that differ from their checksums.
@@ -31,13 +31,13 @@ impl Inner {
     /// locked the range.
     pub async fn read_below(&self, range: ByteRange, into: &mut Buf) -> Result<Blocks> {
         let child = self.data.start(Op::read(range, into.clone()));
-        let (first, count) = blocks_of(range);
-        let mut sums = [ZEROS; PIECE_BLOCKS];
-        let sums = &mut sums[..count];
-        let found = self.sums.get(first, sums).await;
+        let loaded = if child.is_done() { Ok(()) } else { self.sums.load(range).await };
         *into = child.await.into_buf()?;
-        found?;
-        let wrong = self.sums.compare(range, into, sums);
+        loaded?;
+        let wrong = match self.sums.compare_cached(range, into) {
+            Some(wrong) => wrong,
+            None => self.sums.compare_stored(range, into).await?,
+        };
         Ok(if wrong == 0 { 0 } else { wrong & self.summed(range) })
     }
 

@@ -108,6 +108,33 @@ impl Sums {
         wrong
     }
 
+    /// Compares as [`Sums::compare`] does, with the checksums in the array, if these are in the cache.
+    pub fn compare_cached(&self, range: ByteRange, data: &Buf) -> Option<Blocks> {
+        let (first, count) = blocks_of(range);
+        self.array.look_at(first, count, |stored| self.compare(range, data, stored))
+    }
+
+    /// Compares as [`Sums::compare`] does, with the checksums in the array.
+    ///
+    /// # Errors
+    /// Errors of reading the vault.
+    pub async fn compare_stored(&self, range: ByteRange, data: &Buf) -> Result<Blocks> {
+        let (first, count) = blocks_of(range);
+        let mut stored = [ZEROS; PIECE_BLOCKS];
+        let stored = &mut stored[..count];
+        self.get(first, stored).await?;
+        Ok(self.compare(range, data, stored))
+    }
+
+    /// Loads the checksums of the blocks of `range` into the cache.
+    ///
+    /// # Errors
+    /// Errors of reading the vault.
+    pub async fn load(&self, range: ByteRange) -> Result<()> {
+        let (first, count) = blocks_of(range);
+        self.array.load(first, count).await
+    }
+
     /// Posts the checksums of the blocks from `first` on.
     ///
     /// # Errors

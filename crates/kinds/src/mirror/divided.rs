@@ -6,9 +6,7 @@ use std::rc::Rc;
 
 use block::control::Cause;
 use block::seeded::{self, Bug};
-use block::{
-    Buf, ByteRange, Copies, Error, Extent, MemberState as State, Mode, Op, Result, What,
-};
+use block::{Buf, ByteRange, Copies, Error, Extent, MemberState as State, Mode, Op, Result, What};
 
 use super::device::{Alone, Inner};
 use super::member::Member;

@@ -704,7 +704,8 @@ fn mirror_opening_recognizes_older_image_by_its_replica() {
 fn mirror_opening_reads_store_that_newest_state_has_left() {
     let (before, now) = (generation(1, 4), generation(1, 5));
     let newest = record(now, false, &[("a", IN, before, now), ("b", IN, before, now)]);
-    let named = stored(&record(before, false, &[("a", IN, before, before), ("b", IN, before, before)]));
+    let named =
+        stored(&record(before, false, &[("a", IN, before, before), ("b", IN, before, before)]));
     let case = Case::new(vec![found(Some(&newest)), found(Some(&named))]);
     let replicas = case.members(None).replicas().unwrap().unwrap();
     assert!(!replicas.is_named);
@@ -721,9 +722,8 @@ fn mirror_opening_copies_member_with_older_state_unless_its_replica_is_current()
     let all = |state| record(now, false, &[("a", IN, before, now), ("b", state, before, now)]);
     let named = |state| stored(&all(state));
     let older = record(before, false, &[("a", IN, before, before), ("b", IN, before, before)]);
-    let case = |newest: &Record, older: &Record| {
-        Case::new(vec![found(Some(newest)), found(Some(older))])
-    };
+    let case =
+        |newest: &Record, older: &Record| Case::new(vec![found(Some(newest)), found(Some(older))]);
     let decision = |case: &Case, newest: &[(&str, Option<u64>)]| {
         let newest = newest.iter().map(|(name, record)| ((*name).to_owned(), *record)).collect();
         let missing = vec![("a".to_owned(), map(&[])), ("b".to_owned(), map(&[]))];

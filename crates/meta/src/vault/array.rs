@@ -92,6 +92,38 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
+    /// Loads the pages of `count` consecutive records, from record `first` on, into the cache.
+    ///
+    /// # Errors
+    /// As [`Array::get`].
+    pub async fn load(&self, first: u64, count: usize) -> Result<()> {
+        let mut index = first;
+        while index < first + count as u64 {
+            let entry = Self::check(self.vault.object(self.id)?, index)?;
+            self.vault.0.look(&entry, index / Self::PER_PAGE, |_| ()).await?;
+            index = (index / Self::PER_PAGE + 1) * Self::PER_PAGE;
+        }
+        Ok(())
+    }
+
+    /// Calls `look` with `count` consecutive records, from record `first` on, and returns its result, if one page has them all
+    /// and is in the cache.
+    pub fn look_at<R>(&self, first: u64, count: usize, look: impl FnOnce(&[T]) -> R) -> Option<R> {
+        let entry = self.vault.object(self.id).ok()?;
+        let within = (first % Self::PER_PAGE) as usize;
+        let last = first + count as u64 - 1;
+        if within + count > Self::PER_PAGE as usize {
+            return None;
+        }
+        let entry = Self::check(entry, last).ok()?;
+        let of_page = |page: &[u8]| {
+            let bytes = &page[within * size_of::<T>()..][..count * size_of::<T>()];
+            let records = <[T]>::ref_from_bytes(bytes);
+            records.ok().map(look)
+        };
+        self.vault.0.look_now(&entry, first / Self::PER_PAGE, of_page).flatten()
+    }
+
     /// Adds to the transaction that the record with number `index` is set to `record`.
     ///
     /// # Errors

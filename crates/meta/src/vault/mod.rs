@@ -291,6 +291,13 @@ impl Inner {
         self.progress.wake();
     }
 
+    /// Calls `look` with the content of page `index` of an object, if the page is in the cache.
+    fn look_now<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut cache = self.tree.cache.borrow_mut();
+        let page = cache.get_of(entry.page(index)?, entry.number)?;
+        Some(look(page.content()))
+    }
+
     /// Calls `look` with the content of page `index` of an object. The page stays in the cache until the caller awaits
     /// again.
     async fn look<T>(&self, entry: &Entry, index: u64, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
