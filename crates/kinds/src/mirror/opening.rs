@@ -424,28 +424,29 @@ impl Members<'_> {
 
     /// Whether member `n` is an older image, although its labels do not show that: its copy of the store lacks flushed records.
     /// A member that took writes and has the state before the newest one may be an image from any time between the two states.
-    /// So it must prove by its copy that it is none.
+    /// So it must prove by its copy that it is none, if a member in sync has the newest state.
     fn is_outdated(&self, n: usize, newest: &Record, own: Option<&Record>) -> bool {
-        let Some(stored) = self.stored.as_ref().filter(|_| !seeded::on(Bug::OldStoreCounts)) else {
+        if self.stored.is_none() || seeded::on(Bug::OldStoreCounts) {
             return false;
-        };
-        let copy = self.newest_stored(n);
-        if copy == Some(None) {
-            return true;
+        }
+        if let Some(copy) = self.newest_stored(n) {
+            return copy.is_none();
         }
         let names_store = |own: &Record| newest.store().is_some() || own.store().is_some();
-        let older = own.filter(|own| *own != newest && names_store(own));
-        if older.is_none() || !self.took_writes(n, newest) || seeded::on(Bug::OlderStateUnproven) {
-            return false;
-        }
-        let is_in_sync =
-            newest.member(self.names[n]).is_some_and(|known| known.state == MemberState::InSync);
-        let newest_of_all = stored.newest.iter().filter_map(|(_, record)| *record).max();
-        match copy.flatten() {
-            // An unflushed record may say that the member has got regions since.
-            Some(record) => !is_in_sync && Some(record) < newest_of_all,
-            None => true,
-        }
+        let is_older = own.is_some_and(|own| own != newest && names_store(own));
+        let must_prove = is_older && self.took_writes(n, newest);
+        must_prove
+            && !seeded::on(Bug::OlderStateUnproven)
+            && (0..self.names.len()).any(|other| self.holds_in_sync(other, newest))
+    }
+
+    /// Whether member `n` is present and in sync, and has `newest`.
+    fn holds_in_sync(&self, n: usize, newest: &Record) -> bool {
+        let own = self.found[n].state.as_ref().and_then(|it| Record::decode(&it.bytes).ok());
+        let has_newest = own.as_ref() == Some(newest) && self.newest_stored(n) != Some(None);
+        let known = newest.member(self.names[n]);
+        let is_in_sync = known.is_some_and(|known| known.state == MemberState::InSync);
+        has_newest && is_in_sync && self.found[n].present
     }
 
     /// Whether the state of a device beneath member `n` is damaged. Once it is made anew, none of its bytes count.
