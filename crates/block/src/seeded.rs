@@ -433,6 +433,8 @@ bugs! {
     LeftStoreUnread = "301",
     /// 302 a mirror takes a member with the state before the newest one for current, although its copy of the store is missing
     OlderStateUnproven = "302",
+    /// 305 a block that the source has lost, and that no divided member can verify, is lost
+    DividedNoLastResort = "305",
     /// 297 a mirror copies from its last member in sync after a flush of the member has failed
     CopiedAfterFailedFlush = "297",
     /// 298 block status fails with the source, although a divided member has all acknowledged writes

@@ -156,7 +156,7 @@ impl Inner {
     }
 
     /// Reads a block from a member that verifies it: from the members in sync, then from those with all acknowledged writes. If
-    /// none does, takes the bytes of a member in sync as they are.
+    /// none does, takes the bytes as they are that the first of them gives.
     pub(super) async fn read_best(
         &self,
         block: ByteRange,
@@ -167,7 +167,9 @@ impl Inner {
         let others = self.in_sync().filter(|n| Some(*n) != suspect);
         let last = self.in_sync().filter(|n| Some(*n) == suspect);
         let verified = others.chain(last).chain(self.divided());
-        let order = verified.map(|n| (n, false)).chain(self.in_sync().map(|n| (n, true)));
+        let divided = self.divided().filter(|_| !seeded::on(Bug::DividedNoLastResort));
+        let last_resorts = self.in_sync().chain(divided);
+        let order = verified.map(|n| (n, false)).chain(last_resorts.map(|n| (n, true)));
         for (index, last_resort) in order.collect::<Vec<_>>() {
             let into = match room.take() {
                 Some(room) => room,

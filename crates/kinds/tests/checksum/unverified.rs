@@ -27,11 +27,14 @@ pub struct Sums {
     _vault: Vault,
     /// Whether requests for the block status fail, as if their checksums had rotted.
     fails_status: Cell<bool>,
+    /// Whether reads fail, as if the disk had lost flushed blocks.
+    fails_reads: Cell<bool>,
 }
 
 impl Sums {
     pub fn new((core, vault): (Core, Vault)) -> Rc<Self> {
-        Rc::new(Self { core, _vault: vault, fails_status: Cell::new(false) })
+        let fails = || Cell::new(false);
+        Rc::new(Self { core, _vault: vault, fails_status: fails(), fails_reads: fails() })
     }
 }
 
@@ -43,6 +46,9 @@ impl Device for Sums {
     async fn submit(&self, request: &mut Request) -> Result<()> {
         if self.fails_status.get() && matches!(request.op, Op::Status { .. }) {
             return Err(error!(Corrupt, "a page of the checksums is wrong"));
+        }
+        if self.fails_reads.get() && matches!(request.op, Op::Read { .. }) {
+            return Err(error!(Corrupt, "the block is lost"));
         }
         self.core.submit(&mut request.op).await
     }
@@ -311,4 +317,18 @@ fn block_status_is_data_if_source_cannot_answer_after_unclean_stop() {
     };
     assert!(status(true).is_zero());
     assert_eq!(status(false), State::Data);
+}
+
+/// The source has lost the flushed block 3. On the second member a write to its region was in flight.
+#[test]
+fn unverified_block_of_divided_member_is_last_resort_if_source_has_lost_it() {
+    let mut stack = Stack::written();
+    stack.write(2, 2);
+    stack.kill();
+    stack.put(1, 3, 0xee);
+    stack.start(false, false);
+    assert_eq!(stack.states(), [MemberState::InSync, MemberState::Copying]);
+    stack.running().members[0].fails_reads.set(true);
+    assert_eq!(stack.read(3).unwrap(), vec![0xee; BLOCK_BYTES as usize]);
+    assert_eq!(stack.on_disk(0, 3), stack.on_disk(1, 3));
 }
