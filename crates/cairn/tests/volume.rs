@@ -410,7 +410,8 @@ fn memory_of_core(mut core: Vec<u8>) -> Vec<u8> {
     for header in (0..count).map(|n| (headers + n * size) as usize) {
         if number(&core, header, 4) == NOTES {
             let start = number(&core, header + 8, 8) as usize;
-            core[start..start + number(&core, header + 32, 8) as usize].fill(0);
+            let len = number(&core, header + 32, 8) as usize;
+            core[start..start + len].fill(0);
             notes += 1;
         }
     }
