@@ -451,6 +451,8 @@ bugs! {
     StoreNamedEarly = "266",
     /// 267 a mirror opens without the maps in its store
     StoreUnread = "267",
+    /// 268 a mirror fails a member that returns, because its store had left the replica behind
+    LeftReplicaFails = "268",
 }
 
 #[cfg(not(feature = "seeded-bugs"))]

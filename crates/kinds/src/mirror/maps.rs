@@ -10,8 +10,8 @@ use block::control::Cause;
 use block::env::LocalFuture;
 use block::seeded::{self, Bug};
 use block::{
-    ByteRange, Child, Copies, Env, Error, Locked, Lower, MemberState as State, Mode, Mutex, Op,
-    Result, What, error,
+    ByteRange, Child, Copies, Env, Error, ErrorKind, Locked, Lower, MemberState as State, Mode,
+    Mutex, Op, Result, What, error,
 };
 use meta::regions::{self as service, Division, Marks, Writing};
 use meta::vault::CopyOwner;
@@ -274,8 +274,10 @@ impl CopyOwner for Owner {
         Box::pin(async move {
             let Some(mirror) = mirror else { return Ok(()) };
             let member = &mirror.members[copy];
-            // A resync makes the copy of its member current before the member takes writes, so this is not the error of a
-            // copy that [`Store::leave`] has left behind.
+            // A copy that [`Store::leave`] has left behind works. Its member may be copied by now.
+            let error = error.filter(|error| {
+                error.kind() != ErrorKind::Stopped || seeded::on(Bug::LeftReplicaFails)
+            });
             if let Some(error) = error.filter(|_| member.takes_writes()) {
                 member.count_error();
                 mirror.retire(
