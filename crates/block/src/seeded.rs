@@ -427,18 +427,18 @@ bugs! {
     RoomFailsAlone = "295",
     /// 296 a mirror takes a member for one in sync although its copy of the store is older
     OldStoreCounts = "296",
-    /// 304 a checksum device reports differences after an unclean stop as wrong bytes of a disk
-    CrashCounted = "304",
-    /// 301 a mirror does not read the store that was left with its newest state, so it takes an older image for its member
-    LeftStoreUnread = "301",
-    /// 302 a mirror takes a member with the state before the newest one for current, although its copy of the store is missing
-    OlderStateUnproven = "302",
-    /// 305 a block that the source has lost, and that no divided member can verify, is lost
-    DividedNoLastResort = "305",
     /// 297 a mirror copies from its last member in sync after a flush of the member has failed
     CopiedAfterFailedFlush = "297",
     /// 298 block status fails with the source, although a divided member has all acknowledged writes
     StatusOfSourceFails = "298",
+    /// 301 a mirror does not read the store that was left with its newest state, so it takes an older image for its member
+    LeftStoreUnread = "301",
+    /// 302 a mirror takes a member with the state before the newest one for current, although its copy of the store is missing
+    OlderStateUnproven = "302",
+    /// 304 a checksum device reports differences after an unclean stop as wrong bytes of a disk
+    CrashCounted = "304",
+    /// 305 a block that the source has lost, and that no divided member can verify, is lost
+    DividedNoLastResort = "305",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

@@ -56,7 +56,8 @@ impl<'d> Load<'d> {
         load
     }
 
-    /// Stops fio after [`SHORTEST`] or more, checks that no request failed and no byte that fio read was wrong. Returns the longest latency.
+    /// Stops fio after [`SHORTEST`] or more, checks that no request failed and no byte that fio read was wrong. Returns the longest
+    /// latency.
     pub fn end(mut self) -> Duration {
         thread::sleep(SHORTEST.saturating_sub(self.since.elapsed()));
         let said = || fs::read_to_string(self.dir.path("fio.json")).unwrap_or_default();

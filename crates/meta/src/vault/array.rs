@@ -109,13 +109,12 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
     /// Calls `look` with `count` consecutive records, from record `first` on, and returns its result, if one page has them all
     /// and is in the cache.
     pub fn look_at<R>(&self, first: u64, count: usize, look: impl FnOnce(&[T]) -> R) -> Option<R> {
-        let entry = self.vault.object(self.id).ok()?;
         let within = (first % Self::PER_PAGE) as usize;
-        let last = first + count as u64 - 1;
         if within + count > Self::PER_PAGE as usize {
             return None;
         }
-        let entry = Self::check(entry, last).ok()?;
+        let last = first + count as u64 - 1;
+        let entry = Self::check(self.vault.object(self.id).ok()?, last).ok()?;
         let of_page = |page: &[u8]| {
             let bytes = &page[within * size_of::<T>()..][..count * size_of::<T>()];
             let records = <[T]>::ref_from_bytes(bytes);
