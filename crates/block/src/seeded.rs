@@ -439,6 +439,8 @@ bugs! {
     CrashCounted = "304",
     /// 305 a block that the source has lost, and that no divided member can verify, is lost
     DividedNoLastResort = "305",
+    /// 306 a mirror beneath a verifier gives up the copy of a member, because it cannot prove that it is no older image
+    UnprovenEmptied = "306",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

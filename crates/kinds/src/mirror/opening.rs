@@ -389,16 +389,28 @@ impl Members<'_> {
             Content::Empty => Content::Empty,
             _ if self.is_damaged(n) => Content::Empty,
             _ if !self.found[n].present => Content::Stale,
-            _ if self.counting(n, newest, own).is_none() => Content::Empty,
-            content => content,
+            content if self.counting(n, newest, own).is_some() => content,
+            // Beneath a verifier, its bytes may be the only right ones: a fault of the other disk can take the proof.
+            _ if self.permitted(n, newest, own).is_some()
+                && self.lacks_proof(n, newest, own)
+                && !seeded::on(Bug::UnprovenEmptied) =>
+            {
+                Content::Stale
+            }
+            _ => Content::Empty,
         }
+    }
+
+    /// Returns the records of [`Members::permitted`], unless the copy of the store on member `n` shows an older image, or a proof
+    /// by that copy is missing.
+    fn counting(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
+        self.permitted(n, newest, own).filter(|_| !self.is_outdated(n, newest, own))
     }
 
     /// Returns the newest and the oldest own record on the disks beneath member `n`, if all these disks have a record, and the
     /// newest record permits each in these labels. They differ after a write of the record that reached only some disks.
-    fn counting(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
-        let known = newest.member(self.names[n]);
-        let known = known.filter(|_| !self.is_outdated(n, newest, own))?;
+    fn permitted(&self, n: usize, newest: &Record, own: Option<&Record>) -> Option<[Record; 2]> {
+        let known = newest.member(self.names[n])?;
         let all = [own?.clone(), self.oldest(n)?];
         all.iter().all(|own| known.should_have(own.generation)).then_some(all)
     }
@@ -422,15 +434,24 @@ impl Members<'_> {
         all.find(|(name, _)| name == self.names[n]).map(|(_, newest)| *newest)
     }
 
-    /// Whether member `n` is an older image, although its labels do not show that: its copy of the store lacks flushed records.
-    /// A member that took writes and has the state before the newest one may be an image from any time between the two states.
-    /// So it must prove by its copy that it is none, if a member in sync has the newest state.
+    /// Whether member `n` counts as an older image, although its labels do not show that: its copy of the store lacks flushed
+    /// records, or its copy is missing and it needs a proof.
     fn is_outdated(&self, n: usize, newest: &Record, own: Option<&Record>) -> bool {
         if self.stored.is_none() || seeded::on(Bug::OldStoreCounts) {
             return false;
         }
-        if let Some(copy) = self.newest_stored(n) {
-            return copy.is_none();
+        match self.newest_stored(n) {
+            Some(copy) => copy.is_none(),
+            None => self.lacks_proof(n, newest, own),
+        }
+    }
+
+    /// Whether member `n` must prove by its copy of the store that it is no older image, and has no copy that counts. A member
+    /// that took writes and has the state before the newest one may be an image from any time between the two states. It needs a
+    /// proof if a member in sync has the newest state.
+    fn lacks_proof(&self, n: usize, newest: &Record, own: Option<&Record>) -> bool {
+        if self.stored.is_none() || self.newest_stored(n).is_some() {
+            return false;
         }
         let names_store = |own: &Record| newest.store().is_some() || own.store().is_some();
         let is_older = own.is_some_and(|own| own != newest && names_store(own));

@@ -700,6 +700,31 @@ fn mirror_opening_recognizes_older_image_by_its_replica() {
     assert_eq!((behind.states, behind.missing[0].clone()), (vec![STALE, IN], map(&[4])));
 }
 
+/// A disk that loses a write of the store takes the proof from the other member, whose bytes may be the only right ones.
+#[test]
+fn mirror_opening_keeps_copy_of_member_with_older_state_if_store_is_lost() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    for (state, content) in
+        [(IN, Content::Stale), (STALE, Content::Stale), (STALE, Content::Divided)]
+    {
+        let mut newest = record(now, false, &[("a", IN, before, now), ("b", state, before, now)]);
+        newest.members[1].content = content;
+        let older = stored(&Record { generation: before, ..newest.clone() });
+        let decision = |older: &Record, copy: &[(&str, Option<u64>)]| {
+            let case = Case::new(vec![found(Some(&stored(&newest))), found(Some(older))]);
+            let newest = copy.iter().map(|(name, newest)| ((*name).to_owned(), *newest)).collect();
+            let maps = StoredMaps { newest, regions: regions(), active: map(&[]), missing: vec![] };
+            let decision = case.members(Some(maps)).decide().unwrap();
+            (decision.states[1], decision.missing[1].len(), decision.content[1])
+        };
+        assert_eq!(decision(&older, &[]), (STALE, 10, Content::Stale));
+        // Its copy of the store shows that it is an older image, or its label does.
+        assert_eq!(decision(&older, &[("b", None)]), (STALE, 10, Content::Empty));
+        let image = Record { generation: generation(1, 3), ..older };
+        assert_eq!(decision(&image, &[]), (STALE, 10, Content::Empty));
+    }
+}
+
 #[test]
 fn mirror_opening_reads_store_that_newest_state_has_left() {
     let (before, now) = (generation(1, 4), generation(1, 5));
