@@ -700,7 +700,7 @@ fn mirror_opening_recognizes_older_image_by_its_replica() {
     assert_eq!((behind.states, behind.missing[0].clone()), (vec![STALE, IN], map(&[4])));
 }
 
-/// A disk that loses a write of the store takes the proof from the other member, whose bytes may be the only right ones.
+/// A disk that loses a write of the store takes the proof from the other member, which may have the only right bytes.
 #[test]
 fn mirror_opening_keeps_copy_of_member_with_older_state_if_store_is_lost() {
     let (before, now) = (generation(1, 4), generation(1, 5));
