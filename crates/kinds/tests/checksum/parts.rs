@@ -163,6 +163,9 @@ fn concurrent_writes_of_parts_of_rotten_block_reach_both_members() {
         let lower = stack.graph.lower(stack.mirror);
         let new = content(3, 2);
         let writes = (0..4_usize).map(|n| {
+            // Another write has read the block by now, and has not written it yet, for some of the delays.
+            let delay = Duration::from_micros((seed * n as u64 * 17) % 2_500);
+            stack.world.run(stack.world.env().now().after(delay)).unwrap();
             let bytes = &new[n * SECTOR_BYTES..(n + 1) * SECTOR_BYTES];
             lower.start(stack.op(sector(3, n as u64), bytes))
         });
