@@ -439,20 +439,6 @@ impl Drop for RefMut<'_> {
     }
 }
 
-/// Asks the processor to load the first of `bytes` into its cache, and does not wait for it. A later access costs less, if
-/// other work lies between.
-#[inline]
-pub fn prefetch(bytes: &[u8]) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch changes nothing, and faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = bytes;
-}
-
 /// Whether all `bytes` are zero. Checks the first and the last byte before the others, because that is enough for
 /// most data.
 pub fn is_zero(bytes: &[u8]) -> bool {

@@ -40,9 +40,7 @@ pub mod units;
 mod volumes;
 mod window;
 
-pub use buf::{
-    BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero, prefetch,
-};
+pub use buf::{BUF_ALIGN, BUF_MAX_BYTES, Buf, BufPool, Memory, Ref, RefMut, Reservation, is_zero};
 pub use check::check;
 pub use control::{
     Difference, Health, Job, JobState, Member, MemberState, Progress, ROWS_MAX, Report, Scrub,

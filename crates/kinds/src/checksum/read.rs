@@ -30,8 +30,6 @@ impl Inner {
     /// Reads a range from the lower, and its checksums at the same time. Returns the blocks that differ. The caller has
     /// locked the range.
     pub async fn read_below(&self, range: ByteRange, into: &mut Buf) -> Result<Blocks> {
-        // An access to memory lasts longer than all other work of the device.
-        self.sums.prefetch(range);
         let child = self.data.start(Op::read(range, into.clone()));
         let loaded = if child.is_done() { Ok(()) } else { self.sums.load(range).await };
         *into = child.await.into_buf()?;

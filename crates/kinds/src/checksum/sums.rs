@@ -108,11 +108,6 @@ impl Sums {
         wrong
     }
 
-    /// Has the processor load the checksum of the first block of `range`, if the cache of the vault has it.
-    pub fn prefetch(&self, range: ByteRange) {
-        self.array.prefetch(blocks_of(range).0);
-    }
-
     /// Compares as [`Sums::compare`] does, with the checksums in the array, if these are in the cache.
     pub fn compare_cached(&self, range: ByteRange, data: &Buf) -> Option<Blocks> {
         let (first, count) = blocks_of(range);

@@ -106,16 +106,6 @@ impl<T: FromBytes + IntoBytes + Immutable> Array<T> {
         Ok(())
     }
 
-    /// Has the processor load the record `first`, if its page is in the cache of the vault, for a call of
-    /// [`Array::look_at`] that follows.
-    pub fn prefetch(&self, first: u64) {
-        let within = (first % Self::PER_PAGE) as usize * size_of::<T>();
-        if let Ok(entry) = self.vault.object(self.id) {
-            let fetch = |page: &[u8]| block::prefetch(&page[within..]);
-            self.vault.0.look_now(&entry, first / Self::PER_PAGE, fetch);
-        }
-    }
-
     /// Calls `look` with `count` consecutive records, from record `first` on, and returns its result, if one page has them all
     /// and is in the cache.
     pub fn look_at<R>(&self, first: u64, count: usize, look: impl FnOnce(&[T]) -> R) -> Option<R> {

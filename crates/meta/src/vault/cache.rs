@@ -19,9 +19,6 @@ const COPIES_PART: usize = 5;
 /// Share of the cached pages that may be dirty (changed since the last checkpoint): one page in this many.
 const DIRTY_PART: usize = 3;
 
-/// Number of the places in [`Cache::recent`].
-const RECENT: usize = 64;
-
 struct Frame {
     number: PageNumber,
     page: Rc<Page>,
@@ -43,8 +40,6 @@ impl Frame {
 pub(super) struct Cache {
     frames: Vec<Frame>,
     places: BTreeMap<PageNumber, usize>,
-    /// Places of pages at their last use, by the page's number modulo [`RECENT`]. Another page may be there by now.
-    recent: [usize; RECENT],
     dirty: BTreeSet<PageNumber>,
     hand: usize,
     frames_max: usize,
@@ -58,7 +53,6 @@ impl Cache {
         Self {
             frames: Vec::new(),
             places: BTreeMap::new(),
-            recent: [0; RECENT],
             dirty: BTreeSet::new(),
             hand: 0,
             frames_max: pages - pages / COPIES_PART,
@@ -83,18 +77,9 @@ impl Cache {
 
     /// Returns the page `number` if the page is in the cache, and marks the page as used.
     pub fn get(&mut self, number: PageNumber) -> Option<&Rc<Page>> {
-        let place = self.place(number)?;
-        let frame = &mut self.frames[place];
+        let frame = &mut self.frames[*self.places.get(&number)?];
         frame.seen = true;
         Some(&frame.page)
-    }
-
-    fn place(&mut self, number: PageNumber) -> Option<usize> {
-        let recent = &mut self.recent[number as usize % RECENT];
-        if self.frames.get(*recent).is_none_or(|frame| frame.number != number) {
-            *recent = *self.places.get(&number)?;
-        }
-        Some(*recent)
     }
 
     /// Returns the page `number` as [`Cache::get`] does, if it belongs to the object `owner`.
