@@ -15,10 +15,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The longest time that a test waits for an event: longer than any of these waits takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest time of a command that ends by itself.
+const COMMAND_MAX: Duration = PATIENCE.saturating_mul(4);
 
 /// Bytes of the room that each new member of a mirror has behind the data, for members of at most 32 GiB.
 pub const STORE_BYTES: u64 = 336 << 10;
@@ -64,9 +71,21 @@ impl Dir {
         command
     }
 
-    /// Runs `cairn` with `args` to its end.
+    /// Runs `cairn` with `args` to its end. Kills it if it does not end.
     pub fn cairn(&self, args: &[&str]) -> Ran {
-        Ran::of(&self.command(args).output().unwrap())
+        let mut command = self.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let (ended, end) = mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            if end.recv_timeout(COMMAND_MAX) == Err(RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        let output = child.wait_with_output().unwrap();
+        drop(ended);
+        watch.join().unwrap();
+        Ran::of(&output)
     }
 
     /// Runs `cairn` with `args`, which must succeed, and returns its stdout.

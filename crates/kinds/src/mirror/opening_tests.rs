@@ -1,7 +1,7 @@
 //! Tests of the mirror's decision at its start: which members are in sync, and which regions it resyncs, given the
 //! records in the members' labels.
 
-use block::StoredState;
+use block::{Error, ErrorKind, StoredState};
 
 use super::*;
 
@@ -722,6 +722,22 @@ fn mirror_opening_keeps_copy_of_member_with_older_state_if_store_is_lost() {
         assert_eq!(decision(&older, &[("b", None)]), (STALE, 10, Content::Empty));
         let image = Record { generation: generation(1, 3), ..older };
         assert_eq!(decision(&image, &[]), (STALE, 10, Content::Empty));
+    }
+}
+
+/// Made anew, the metadata of a member accepts any bytes.
+#[test]
+fn mirror_opening_copies_everything_to_member_with_damaged_metadata() {
+    let (before, now) = (generation(1, 4), generation(1, 5));
+    let newest = record(now, false, &[("a", IN, before, now), ("b", IN, before, now)]);
+    for (kind, regions, content) in
+        [(ErrorKind::Corrupt, 10, Content::Empty), (ErrorKind::Io, 0, Content::Stale)]
+    {
+        let closed = Some(Error::new(kind, "its vault"));
+        let gone = Found { present: false, closed, ..found(Some(&newest)) };
+        let case = Case { may_degrade: true, ..Case::new(vec![found(Some(&newest)), gone]) };
+        let decision = case.decision().unwrap();
+        assert_eq!((decision.missing[1].len(), decision.content[1]), (regions, content));
     }
 }
 
