@@ -4,11 +4,11 @@
 mod common;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::machine::Loop;
 use common::{Dir, Ran, Serve, listens, send, tool, until};
 
 /// Runs `commands` with qemu-io on the export, and returns the output. qemu-io sends a flush when it ends.
@@ -397,23 +397,6 @@ fn hanging_nbd_disk_fails_requests_until_restart() {
     assert_eq!(serve.stop().code, 0);
 }
 
-/// The path of a loop device over the file of nbdfuse. Its requests fail when the nbdfuse process ends.
-struct Loop(String);
-
-impl Loop {
-    fn over(dir: &Dir, file: &str) -> Self {
-        let made = tool(dir, "losetup", &["-f", "--show", file]);
-        assert_eq!(made.code, 0, "{made:?}");
-        Self(made.out.trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 #[test]
 fn mirror_degrades_when_block_device_is_lost() {
     let dir = Dir::new();
@@ -445,34 +428,6 @@ fn mirror_degrades_when_block_device_is_lost() {
     assert!(text.out.contains("left") && text.out.contains("next: "), "{text:?}");
     let ran = serve.stop();
     assert_eq!(ran.code, 12, "what the device was to keep is not flushed: {ran:?}");
-}
-
-#[test]
-fn search_for_labels_claims_no_block_device_without_label() {
-    let dir = Dir::new();
-    let size = ["-s", "8M", "blank.img"];
-    assert_eq!(tool(&dir, "truncate", &size).code, 0);
-    let blank = Loop::over(&dir, "blank.img");
-    assert_eq!(dir.cairn(&["create", "other.img", "8M"]).code, 0);
-    dir.write(
-        "other.toml",
-        "[disk]\na = { file = \"other.img\", label = true }\n[export]\nvol = { on = \"a\" }\n",
-    );
-    let serve = dir.serve(&["other.toml"]);
-    assert_eq!(serve.stop().code, 0);
-    let labelled = Loop::over(&dir, "other.img");
-
-    // A search that claimed one of the devices would report that the device is in use.
-    let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
-    let claim = |device: &Loop| {
-        OpenOptions::new().read(true).custom_flags(exclusive).open(&device.0).unwrap()
-    };
-    let _claims = [claim(&blank), claim(&labelled)];
-    std::fs::create_dir(dir.path("empty")).unwrap();
-    let ran = dir.cairn(&["import", "--directory", "empty"]);
-    let text = format!("{}{}", ran.out, ran.err);
-    assert!(!text.contains(&blank.0), "{ran:?}");
-    assert!(text.contains(&labelled.0), "{ran:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Dir, Ran, until};
+use super::{Dir, Ran, tool, until};
 
 /// The longest time for which the cleanup after a failed test retries to detach a device that is in use.
 const DETACH_MAX: Duration = Duration::from_secs(10);
@@ -202,4 +202,22 @@ pub fn relabel(dir: &Dir, name: &str, back: u64, change: impl Fn(&mut [u8])) {
         copy[12..16].copy_from_slice(&sum.to_le_bytes());
     }
     std::fs::write(dir.path(name), bytes).unwrap();
+}
+
+/// The path of a loop device, which is detached when this value is dropped.
+pub struct Loop(pub String);
+
+impl Loop {
+    /// Attaches the file `file` in `dir`.
+    pub fn over(dir: &Dir, file: &str) -> Self {
+        let made = tool(dir, "losetup", &["-f", "--show", file]);
+        assert_eq!(made.code, 0, "{made:?}");
+        Self(made.out.trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
 }
