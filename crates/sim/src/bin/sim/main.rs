@@ -244,27 +244,30 @@ impl About {
 fn run(seed: u64) -> Result<Report, String> {
     let report = match About::of(seed) {
         About::Labels => labelled_run(seed, &History::default())?,
-        About::Far => caught(|| far::run(seed))?,
-        About::Handover => caught(|| handover::run(seed))?,
-        About::Graph => caught(|| trial::run(seed))?,
+        About::Far => caught("a far disk", || far::run(seed))?,
+        About::Handover => caught("a handover", || handover::run(seed))?,
+        About::Graph => caught("a graph", || trial::run(seed))?,
     };
     let report = match migrations::is_drawn(seed) {
-        true => report.and(caught(|| migrations::run(seed))?),
+        true => report.and(caught("migrations", || migrations::run(seed))?),
         false => report,
     };
     Ok(match checksums::is_drawn(seed) {
-        true => report.and(caught(|| checksums::run(seed))?),
+        true => report.and(caught("checksums", || checksums::run(seed))?),
         false => report,
     })
 }
 
 fn labelled_run(seed: u64, history: &History) -> Result<Report, String> {
-    caught(|| labelled::run(seed, history))
+    caught("labels", || labelled::run(seed, history))
 }
 
-fn caught(run: impl FnOnce() -> Result<Report, Failure>) -> Result<Report, String> {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(report) => report.map_err(|failure| failure.to_string()),
-        Err(_) => Err("the run panicked; the panic is printed above".to_owned()),
-    }
+/// Runs a trial. An error names its subject `about`, because a seed may run several trials.
+fn caught(about: &str, run: impl FnOnce() -> Result<Report, Failure>) -> Result<Report, String> {
+    let failure = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(report)) => return Ok(report),
+        Ok(Err(failure)) => failure.to_string(),
+        Err(_) => "the run panicked; the panic is printed above".to_owned(),
+    };
+    Err(format!("the trial of {about}: {failure}"))
 }
