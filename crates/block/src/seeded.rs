@@ -441,6 +441,8 @@ bugs! {
     DividedNoLastResort = "305",
     /// 306 a mirror beneath a verifier gives up the copy of a member, because it cannot prove that it is no older image
     UnprovenEmptied = "306",
+    /// 307 a mirror does not read the copy of its store on a member that cannot verify it after a power cut
+    StoreBelowUnread = "307",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use block::seeded::{self, Bug};
 use block::{
     ByteRange, Child, ChildId, Core, Deadline, Done, Error, Guard, Info, Lower, Op, Started, error,
 };
@@ -69,6 +70,10 @@ impl Core for Part {
             let moved = ByteRange::new(self.start + range.start(), range.len());
             own.set_range(moved.expect("a request has bytes"));
         }
+        if let Op::Read { last_resort, .. } = &mut own {
+            // The store verifies its own bytes. A verifier beneath would return errors for those written before a power cut.
+            *last_resort = !seeded::on(Bug::StoreBelowUnread);
+        }
         let child = self.deadline.guard(self.lower.start(own));
         let id = self.next.replace(self.next.get() + 1);
         self.running.borrow_mut().insert(id, child);
@@ -96,5 +101,53 @@ impl Core for Part {
 
     fn abandon(&self, child: ChildId) {
         self.running.borrow_mut().remove(&child.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use block::{ErrorKind, Result};
+    use sim::SimWorld;
+
+    use super::*;
+
+    /// A device with checksums after a power cut: it has no block that it can verify.
+    struct Unverified;
+
+    impl Core for Unverified {
+        fn start(&self, op: &mut Op) -> Started {
+            let is_refused = matches!(op, Op::Read { last_resort: false, .. });
+            Started::Done(if is_refused { Err(error!(Corrupt, "unverified")) } else { Ok(()) })
+        }
+
+        fn poll(&self, _: ChildId, _: &mut Context<'_>) -> Poll<Done> {
+            unreachable!("all requests have ended at their start")
+        }
+
+        fn abandon(&self, _: ChildId) {}
+    }
+
+    #[test]
+    fn store_reads_its_copy_on_device_that_cannot_verify_blocks() {
+        let env = SimWorld::new(1).env();
+        let info = Info::disk(1 << 20, 512);
+        let member = Lower::new(Rc::new(Unverified), 0, info, "member".into());
+        let range = ByteRange::new(0, 4096).expect("a page has bytes");
+        let read = || Op::read(range, env.buf(4096).expect("the pool has room"));
+        let now = |lower: &Lower| {
+            let done = std::pin::pin!(lower.call(read()));
+            done.poll(&mut Context::from_waker(Waker::noop()))
+        };
+        let result = |polled: Poll<Done>| -> Result<()> {
+            let Poll::Ready(done) = polled else { panic!("the read waits") };
+            done.result
+        };
+        let refused = result(now(&member)).expect_err("no other copy is known to have failed");
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        let deadline = Deadline::new(&env, Duration::from_secs(1));
+        result(now(&lower(&member, 0, range, &deadline, Rc::new(Reader)))).unwrap();
     }
 }

@@ -144,6 +144,12 @@ impl Register {
         self.versions.iter().any(|v| v.completed == NEVER)
     }
 
+    /// Whether an answered write has certainly replaced the first content.
+    pub fn is_rewritten(&self) -> bool {
+        let mut writes = self.versions.iter().filter(|v| v.write != FIRST);
+        writes.any(|v| v.completed != NEVER && !v.optional)
+    }
+
     /// Whether a write since the last power cut is durable.
     pub fn has_durable_write(&self, flushed: u64) -> bool {
         let durable = |v: &Version| !v.survivor && v.counts() && v.is_durable(flushed);

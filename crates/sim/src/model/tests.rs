@@ -277,6 +277,31 @@ fn model_accepts_learned_initial_content_until_first_write() {
 }
 
 #[test]
+fn model_accepts_any_bytes_of_doubted_learned_sector_until_next_write() {
+    let (bench, doubt) = (Bench::new(), |bench: &Bench| bench.0.doubt(Unsure::Learned, 512));
+    doubt(&bench);
+    assert_eq!(bench.read(&[7; 512]), Err(Rule::Whole), "nothing was learned");
+    bench.0.doubt(Unsure::From(0), 512);
+    bench.0.learn_unknown(ONE, &[7; 512]);
+    assert_eq!(bench.read(&[8; 512]), Err(Rule::Whole));
+    doubt(&bench);
+    bench.read(&[8; 512]).unwrap();
+    let a = bench.write();
+    bench.read(&a).unwrap();
+    assert_eq!(bench.read(&[8; 512]), Err(Rule::Whole));
+}
+
+#[test]
+fn model_rejects_other_bytes_of_learned_sector_after_write() {
+    let bench = Bench::new();
+    bench.0.doubt(Unsure::From(0), 512);
+    bench.0.learn_unknown(ONE, &[7; 512]);
+    bench.write();
+    bench.0.doubt(Unsure::Learned, 512);
+    assert_eq!(bench.read(&[8; 512]), Err(Rule::Whole));
+}
+
+#[test]
 fn model_accepts_misdirected_bytes_only_under_displaced_promise() {
     let bench = Bench(Model::new(1, 1024));
     let other = ByteRange::new(512, 512).unwrap();

@@ -18,6 +18,8 @@ pub enum Unsure {
     Unflushed,
     /// Those with a write in flight.
     InFlight,
+    /// Those that the model has learned and that no write has changed since.
+    Learned,
     /// All of them from this byte on.
     From(u64),
 }
@@ -69,18 +71,20 @@ impl Model {
     pub fn doubt(&self, unsure: Unsure, block_bytes: u64) {
         let registers = self.registers.borrow();
         let flushed = self.flushed.get();
+        let mut unknown = self.unknown.borrow_mut();
+        let Unknown { any, learned, .. } = &mut *unknown;
         let is_unsure = |sector: u64, register: &Register| match unsure {
             Unsure::Unflushed => register.has_unflushed(flushed),
             Unsure::InFlight => register.has_in_flight(),
+            Unsure::Learned => learned.contains_key(&sector) && !register.is_rewritten(),
             Unsure::From(byte) => sector * SECTOR >= byte,
         };
         let per_block = (block_bytes / SECTOR) as usize;
-        let mut unknown = self.unknown.borrow_mut();
         for (n, block) in registers.chunks(per_block).enumerate() {
             let first = (n * per_block) as u64;
             if (first..).zip(block).any(|(sector, register)| is_unsure(sector, register)) {
                 let all = first..first + block.len() as u64;
-                unknown.any.extend(all.map(|sector| (sector, NEVER)));
+                any.extend(all.map(|sector| (sector, NEVER)));
             }
         }
     }

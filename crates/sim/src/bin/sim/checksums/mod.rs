@@ -337,10 +337,9 @@ impl Trial {
         // Dropped early, because its handles keep the disks open.
         drop(running);
         if closed.is_err() {
-            self.doubts_after_crash(End::Kill);
+            self.doubts_after_crash(End::Kill, is_scanned);
         } else if !is_scanned {
-            // The regions that an earlier crash has left marked stay marked, and the next opening accepts blocks there again.
-            self.doubts_marked(false);
+            self.doubts_marked(false, is_scanned);
         }
         self.model.restarted();
         Ok(())
@@ -348,9 +347,10 @@ impl Trial {
 
     /// Ends the process without a close: kills it, or cuts the power of all disks.
     fn crashes(&mut self, end: End) -> Result<(), Failure> {
+        let is_scanned = self.running.is_none() || !self.row_of_any(UNVERIFIED);
         if self.running.is_some() {
             self.counts_numbers();
-            if self.row_of_any(UNVERIFIED) {
+            if !is_scanned {
                 self.world.counters().add(Count::SumsScanCut);
             }
             if self.row_of_any(MAKING) {
@@ -368,7 +368,7 @@ impl Trial {
         if end == End::Power {
             process::cut_power(&self.disks, &self.draw);
         }
-        self.doubts_after_crash(end);
+        self.doubts_after_crash(end, is_scanned);
         match end {
             End::Power => self.model.power_cut(),
             End::Kill | End::Stop => self.model.restarted(),
@@ -376,8 +376,9 @@ impl Trial {
         Ok(())
     }
 
-    /// Records in the model the bytes that the faulty disk may cost after an unclean stop.
-    fn doubts_after_crash(&mut self, end: End) {
+    /// Records in the model the bytes that the faulty disk may cost after an unclean stop. `is_scanned`: no block was unverified
+    /// before it.
+    fn doubts_after_crash(&mut self, end: End, is_scanned: bool) {
         let Some(trouble) = self.trouble else { return };
         if self.shape.layout == Layout::Alone && self.has_lost_label(trouble.disk) {
             // The disk counts as a new one, and the first checksums are those of the present bytes, perhaps at other
@@ -390,7 +391,7 @@ impl Trial {
             // The new part may have no checksums again, and then gets those of its present bytes.
             self.model.doubt(Unsure::From(self.first_bytes), BLOCK_BYTES);
         }
-        self.doubts_marked(end == End::Power);
+        self.doubts_marked(end == End::Power, is_scanned);
     }
 
     /// Whether no area of a disk has a label with which the disk was served.
@@ -403,10 +404,14 @@ impl Trial {
         labels.all(|(_, label)| label.provisioning)
     }
 
-    /// Records in the model the blocks that a device may accept at the next opening. `power`: the power was cut.
-    fn doubts_marked(&self, power: bool) {
+    /// Records in the model the blocks that a device may accept at the next opening. `power`: the power was cut. Without a whole
+    /// scan, the regions that an earlier crash has left marked stay marked, and blocks there are accepted again.
+    fn doubts_marked(&self, power: bool, is_scanned: bool) {
         if let Some(trouble) = self.trouble.filter(|_| !self.shape.has_journal()) {
             self.model.doubt(trouble.unsure(&self.shape, power), BLOCK_BYTES);
+            if !is_scanned {
+                self.model.doubt(Unsure::Learned, BLOCK_BYTES);
+            }
         }
     }
 
