@@ -443,6 +443,8 @@ bugs! {
     UnprovenEmptied = "306",
     /// 307 a mirror does not read the copy of its store on a member that cannot verify it after a power cut
     StoreBelowUnread = "307",
+    /// 308 a mirror records that a divided member has replaced the source before it has recorded in which regions the two differ
+    ReplacedUnrecorded = "308",
     /// 291 an error of the kind, such as a missing journal, leads to a new vault if the operator accepts losses
     StoreReplacedForKind = "291",
     /// 262 a vault leaves a copy behind before its owner has recorded that the copy does not count

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use block::control::member::{Resync, Stale};
+use block::control::member::{Fail, Name, Resync, Stale};
 use block::{MemberState, Op};
 use kind::Value;
-use sim::Faults;
+use sim::{CutPolicy, Faults, SimWorld};
 
 use super::tests::{MIB, Pair};
 
@@ -117,6 +117,30 @@ fn former_source_gets_regions_in_which_divided_member_differed() {
         pair.pass(Duration::from_millis(10));
     }
     assert_eq!(pair.read(AT), 0);
+    assert!(pair.is_alike());
+}
+
+/// The state that records the failed source is in labels before the next change of the store.
+#[test]
+fn former_source_gets_differing_regions_after_power_cut() {
+    let clear_delay = ("clear_delay", Value::Duration(Duration::from_millis(50)));
+    let options = [&options()[..], &[clear_delay]].concat();
+    let mut pair = Pair::with_room(&SimWorld::new(1), 2, 8 * MIB, &options);
+    pair.until(|second| second.state == MemberState::InSync);
+    pair.write(0, 9);
+    pair.write(AT, 9);
+    pair.power_cut();
+    // The maps are in a store again, and no region is dirty any more.
+    pair.pass(Duration::from_secs(1));
+    assert_eq!(states(&pair), [MemberState::InSync, MemberState::Copying]);
+    pair.ask::<Fail>(Name { member: pair.report().members[0].name.clone() });
+    is_replaced(&pair);
+    pair.pass(Duration::from_millis(100));
+    pair.cut(&[CutPolicy::KeepAll]);
+    pair.start();
+    while states(&pair) != [MemberState::InSync; 2] {
+        pair.pass(Duration::from_millis(10));
+    }
     assert!(pair.is_alike());
 }
 

@@ -359,19 +359,21 @@ impl Inner {
         let _ = self.write_next(writer).await;
     }
 
-    /// Moves the maps from the store, which has failed, to the labels: the next state has them.
+    /// Moves the maps from the store to the labels: the next state has them.
     fn leave_store(&self, maps: &Maps, error: &Error) {
+        maps.changed();
         if maps.store.take().is_some() {
-            maps.changed();
             self.emit(What::LabelUnwritable, None, format!("the maps are in labels now: {error}"));
         }
     }
 
-    /// Makes sure that the maps are on member `port`, which is about to be the only member in sync.
+    /// Makes sure that the state in which member `port` is the only member in sync has the regions that the others miss. The store
+    /// would have them only later, and perhaps not on this member.
     pub(super) fn keep_maps_on(&self, maps: &Maps, port: usize) {
-        if maps.store().is_some_and(|store| !store.is_current(port)) {
+        let is_behind = |store: Rc<Store>| !store.is_current(port);
+        if !seeded::on(Bug::ReplacedUnrecorded) || maps.store().is_some_and(is_behind) {
             let name = self.members[port].lower.name();
-            self.leave_store(maps, &error!(Stopped, "the copy on {name} is not current"));
+            self.leave_store(maps, &error!(Stopped, "{name} has replaced the member in sync"));
         }
     }
 
@@ -459,9 +461,17 @@ impl Inner {
             self.remember_maps(writer).await?;
         }
         let active = maps.active.borrow().clone();
-        store.miss(&self.missing()).await?;
-        store.mark(&active.iter().map(|region| region as u64).collect::<Vec<_>>()).await?;
-        self.make_current(&store).await?;
+        let active: Vec<_> = active.iter().map(|region| region as u64).collect();
+        loop {
+            let version = maps.version();
+            store.miss(&self.missing()).await?;
+            store.mark(&active).await?;
+            self.make_current(&store).await?;
+            // A member that has replaced the last member in sync has changed the maps.
+            if maps.version() == version || seeded::on(Bug::ReplacedUnrecorded) {
+                break;
+            }
+        }
         *maps.store.borrow_mut() = Some(store);
         maps.changed();
         // Without a durable state that names the store, its marks would not count.
