@@ -98,10 +98,18 @@ impl Trial {
     }
 
     /// Returns the bytes of disk `disk` by which an older image of it can be recognized: a label, and the room behind the data of
-    /// the mirror.
+    /// the mirror. A member that had failed before the newest state is recognized by its last state alone (`docs/limits.md`).
     pub(super) fn marks(&self, disk: usize) -> Result<Vec<u8>, Failure> {
         let records = self.records()?;
         let own = records.iter().find(|(n, _)| *n == disk);
+        let newest = records.iter().map(|(_, record)| record).max_by_key(|it| it.generation.events);
+        let is_behind = |newest: &&Record| {
+            let known = newest.member(&self.shape.member(disk));
+            known.is_some_and(|known| known.sent != newest.generation)
+        };
+        if let (Some(_), Some((_, own))) = (newest.filter(is_behind), own) {
+            return Ok(own.encode());
+        }
         let store = own.and_then(|(_, record)| record.room.as_ref()?.store);
         let label = ByteRange::between(0, meta::DATA_START).expect("a label has bytes");
         let mut bytes = self.disks[disk].peek(label);
