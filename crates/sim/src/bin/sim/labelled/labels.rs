@@ -97,8 +97,9 @@ impl Trial {
         Ok(records)
     }
 
-    /// Returns the bytes of disk `disk` by which an older image of it can be recognized: a label, and the room behind the data of
-    /// the mirror. A member that had failed before the newest state is recognized by its last state alone (`docs/limits.md`).
+    /// Returns the bytes of disk `disk` by which an older image of it can be recognized: the mirror's state in the label, whether
+    /// the label is in use, and the room behind the data of the mirror. A member that had failed before the newest state is
+    /// recognized by its last state alone (`docs/limits.md`).
     pub(super) fn marks(&self, disk: usize) -> Result<Vec<u8>, Failure> {
         let records = self.records()?;
         let own = records.iter().find(|(n, _)| *n == disk);
@@ -110,10 +111,11 @@ impl Trial {
         if let (Some(_), Some((_, own))) = (newest.filter(is_behind), own) {
             return Ok(own.encode());
         }
-        let store = own.and_then(|(_, record)| record.room.as_ref()?.store);
-        let label = ByteRange::between(0, meta::DATA_START).expect("a label has bytes");
-        let mut bytes = self.disks[disk].peek(label);
-        if let Some(store) = store {
+        let mut bytes = own.map(|(_, record)| record.encode()).unwrap_or_default();
+        let labels = self.labels()?;
+        let own_label = labels.iter().find(|(n, _)| *n == disk);
+        bytes.extend(own_label.map(|(_, label)| u8::from(label.holder.is_some())));
+        if let Some(store) = own.and_then(|(_, record)| record.store()) {
             let data_end = meta::DATA_START + store.regions.size();
             let room = ByteRange::between(data_end, self.data().end());
             bytes.extend(room.map(|room| self.disks[disk].peek(room)).unwrap_or_default());
