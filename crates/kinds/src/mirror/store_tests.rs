@@ -264,6 +264,28 @@ fn maps_of_store_are_read_if_one_replica_is_lost() {
     assert_eq!(pair.to_copy(), MARKED);
 }
 
+#[test]
+fn store_has_all_maps_when_labels_name_it() {
+    let speed = ("speed", Value::Size(64 * KIB));
+    let options = [&options()[..], &[speed]].concat();
+    let mut pair = Pair::with_room(&SimWorld::new(1), 2, 8 * MIB, &options);
+    until_stored(&pair);
+    pair.write(0, 1);
+    pair.power_cut();
+    for is_named in [false, true] {
+        while record(&pair).is_some_and(|record| record.store().is_some()) != is_named {
+            pair.pass(Duration::from_micros(1));
+        }
+    }
+    assert_eq!(pair.second().state, MemberState::Copying);
+    pair.cut(&[CutPolicy::DropAll]);
+    pair.start();
+    while pair.second().state != MemberState::InSync {
+        pair.pass(Duration::from_millis(10));
+    }
+    assert!(pair.is_alike());
+}
+
 /// Marks in a store do not change labels, so labels do not show that a member is an older image.
 #[test]
 fn member_that_is_older_image_by_its_replica_is_copied_whole() {
