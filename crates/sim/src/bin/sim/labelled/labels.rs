@@ -97,9 +97,9 @@ impl Trial {
         Ok(records)
     }
 
-    /// Returns the bytes of disk `disk` by which an older image of it can be recognized: the mirror's state in the label, whether
-    /// the label is in use, and the room behind the data of the mirror. A member that had failed before the newest state is
-    /// recognized by its last state alone (`docs/limits.md`).
+    /// Returns the bytes that distinguish disk `disk` from its older images: the mirror's state in the label, whether the label is
+    /// in use, and the room behind the data of the mirror. For a member that had failed before the newest state, its last state
+    /// alone does (`docs/limits.md`).
     pub(super) fn marks(&self, disk: usize) -> Result<Vec<u8>, Failure> {
         let records = self.records()?;
         let own = records.iter().find(|(n, _)| *n == disk);
